@@ -24,8 +24,7 @@ def as_real(who: str, name: str, x: Any) -> Tensor:
         array = np.asarray(x)
     except ValueError:
         raise InputError(
-            f"{who}: {name} must be a rectangular array; got rows of different lengths. "
-            "Pad or cut them to one width."
+            f"{who}: {name} must be a rectangular array; got rows of different lengths. Pad or cut them to one width."
         ) from None
     if np.iscomplexobj(array):
         raise InputError(_complex(who, name, str(array.dtype)))
@@ -34,7 +33,7 @@ def as_real(who: str, name: str, x: Any) -> Tensor:
             f"{who}: {name} must be numeric; got dtype {array.dtype.str if array.dtype.kind in 'US' else array.dtype}. "
             "Convert it to numbers first."
         )
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+    return torch.from_numpy(np.array(array, dtype=np.float64, order="C", copy=None if array.flags.writeable else True))
 
 
 def _complex(who: str, name: str, dtype: str) -> str:

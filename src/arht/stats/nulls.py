@@ -175,7 +175,12 @@ def _shared_components(bounds: Tensor, degrees: Tensor, correlation: Tensor) -> 
     result = np.empty((len(rows), 2))
     cube = np.stack([qmc.Sobol(6, scramble=True, rng=s).random(4096) for s in range(8)])
     for row, (bound, d, rho) in enumerate(
-        zip(rows, degrees.reshape(-1, 3).cpu().numpy(), correlation.reshape(-1, 3, 3).cpu().numpy(), strict=True)
+        zip(
+            rows,
+            degrees.reshape(-1, 3).cpu().numpy(),
+            correlation.reshape(-1, 3, 3).cpu().numpy(),
+            strict=True,
+        )
     ):
         pairs = {(i, j): np.floor(rho[i, j] * np.sqrt(d[i] * d[j]) - 1e-9) for i, j in ((0, 1), (0, 2), (1, 2))}
         common = max(min(pairs.values()), 0.0)
@@ -206,7 +211,7 @@ class Permutation(NullLaw):
     """
 
     count: int = 1_999
-    generator: torch.Generator | None = field(default=None, kw_only=True)
+    generator: torch.Generator | None = field(default=None, kw_only=True, repr=False)
     name: ClassVar[str] = "permutation"
     guarantee: ClassVar[Guarantee] = "exact"
 
@@ -275,9 +280,7 @@ class Conformal(NullLaw):
         return f"Conformal(n={self.scores.numel()}, tail={self.tail!r})"
 
 
-_BY_NAME: dict[str, type[NullLaw]] = {
-    law.name: law for law in (Normal, CubeRoot, SquareRoot, ChiSquare, Permutation)
-}
+_BY_NAME: dict[str, type[NullLaw]] = {law.name: law for law in (Normal, CubeRoot, SquareRoot, ChiSquare, Permutation)}
 NULL_NAMES = tuple(_BY_NAME)
 
 

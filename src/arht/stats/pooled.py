@@ -64,6 +64,4 @@ def pool(who: str, x: Tensor, y: Tensor | None, mean: Tensor) -> Pooled:
         )
     along = basis @ difference
     outside = difference - basis.T @ along if keep < x.shape[1] else torch.zeros_like(difference)
-    return Pooled(
-        Spectrum(eigenvalues, x.shape[1], degrees), weight * along.square(), weight * outside.square().sum()
-    )
+    return Pooled(Spectrum(eigenvalues, x.shape[1], degrees), weight * along.square(), weight * outside.square().sum())

@@ -8,7 +8,7 @@ import torch
 
 from arht.errors import InputError
 from arht.stats._checks import as_mean, as_ridges, as_sample, check_pair, restorer
-from arht.stats.nulls import AsymptoticLaw, Conformal, NullLaw, Permutation, as_null
+from arht.stats.nulls import AsymptoticLaw, Conformal, CubeRoot, NullLaw, Permutation, as_null
 from arht.stats.permutation import permutation_pvalue
 from arht.stats.pooled import pool
 from arht.stats.results import Outcome, TestResult
@@ -16,9 +16,7 @@ from arht.stats.results import Outcome, TestResult
 __all__ = ["rht_test"]
 
 
-def rht_test(
-    x: Any, y: Any = None, *, ridge: float, null: str | NullLaw = "cube_root", mean: Any = None
-) -> TestResult:
+def rht_test(x: Any, y: Any = None, *, ridge: float, null: str | NullLaw = "cube_root", mean: Any = None) -> TestResult:
     """Test equal means with a regularised T² (Chen, Paul, Prentice and Wang 2011): any number of columns.
 
     Null hypothesis: μ₁ - μ₂ = `mean` (default 0); with `y` absent, μ₁ = `mean`. With d, S, ν and c as in
@@ -80,7 +78,7 @@ def rht_test(
         score = law.standardise(statistic, theta1, theta2, width)
         pvalue = law.single(statistic, theta1, theta2, width)
     else:
-        score = AS_SCORE.standardise(statistic, theta1, theta2, width)
+        score = CubeRoot().standardise(statistic, theta1, theta2, width)
         if isinstance(law, Permutation):
             p, smallest = permutation_pvalue(first, second, null_mean, ridges, law, lambda s: s.rht[:, 0])
             pvalue, outcome = torch.as_tensor(p, dtype=torch.float64), Outcome.OK
@@ -105,8 +103,3 @@ def rht_test(
         smallest_pvalue=smallest,
         outcome=back(torch.tensor(int(outcome), dtype=torch.int8)),
     )
-
-
-AS_SCORE = as_null("rht_test", "cube_root")
-"""The scale of scores where the law itself has none (permutation, conformal)."""
-assert isinstance(AS_SCORE, AsymptoticLaw)

@@ -39,6 +39,11 @@ class Spectrum:
         """γ = P / ν."""
         return self.dimension / self.degrees
 
+    def split(self, rows: int) -> list[Spectrum]:
+        """In parts of at most that many (at least one) along the leading axis."""
+        parts = self.eigenvalues.split(max(1, rows))
+        return [Spectrum(part, self.dimension, self.degrees) for part in parts]
+
     def _shrinkage(self, ridges: Float[Tensor, "*B R"]) -> tuple[Tensor, Tensor, int]:
         """v [..., R, M], its mean x over ν entries [..., R], and how many further entries are one."""
         ones = max(self.degrees - self.dimension, 0)
