@@ -122,8 +122,8 @@ class ChiSquare(AsymptoticLaw):
     Asymptotic. `degrees="matched"` takes d as it is; ``"ceiling"`` rounds it up, as the CRAN package ARHT does,
     which is slightly conservative. Several priors are joined by a Gaussian copula with the estimated correlation
     (`joint="copula"`); ``"shared"`` is the CRAN package's way, kept for comparison and for exactly three priors:
-    the three χ² share ⌊ρ√(dᵢdⱼ)⌋ of their unit components, which fits only where the degrees of freedom are large and alike,
-    and otherwise widens the smallest of them.
+    the three χ² share ⌊ρ√(dᵢdⱼ)⌋ of their unit components, which fits only where the degrees of freedom are large
+    and alike, and otherwise widens the smallest of them.
     """
 
     degrees: Literal["matched", "ceiling"] = "matched"
@@ -163,8 +163,13 @@ def chi_square_sf(x: Tensor, degrees: Tensor) -> Tensor:
     return torch.as_tensor(np.asarray(value), dtype=torch.float64, device=x.device)
 
 
-def _shared_components(bounds: Tensor, degrees: Tensor, correlation: Tensor) -> tuple[Tensor, Tensor]:
-    """P(Xᵢ > boundᵢ for some i), the Xᵢ sums of χ² that overlap in whole degrees of freedom."""
+def _shared_components(
+    bounds: Tensor, degrees: Tensor, correlation: Tensor, *, slack: float = 1e-9
+) -> tuple[Tensor, Tensor]:
+    """P(Xᵢ > boundᵢ for some i), the Xᵢ sums of χ² that overlap in whole degrees of freedom.
+
+    `slack` decides ⌊ρ√(dᵢdⱼ)⌋ where the product is a whole number (equal ridges): down, unless it is negative.
+    """
     if bounds.shape[-1] != 3:
         raise InputError(
             f'ChiSquare: joint="shared" is defined for three priors; got {bounds.shape[-1]}. Use joint="copula".'
@@ -182,7 +187,7 @@ def _shared_components(bounds: Tensor, degrees: Tensor, correlation: Tensor) -> 
             strict=True,
         )
     ):
-        pairs = {(i, j): np.floor(rho[i, j] * np.sqrt(d[i] * d[j]) - 1e-9) for i, j in ((0, 1), (0, 2), (1, 2))}
+        pairs = {(i, j): np.floor(rho[i, j] * np.sqrt(d[i] * d[j]) - slack) for i, j in ((0, 1), (0, 2), (1, 2))}
         common = max(min(pairs.values()), 0.0)
         extra = {pair: max(count - common, 0.0) for pair, count in pairs.items()}
         own = [max(d[i] - common - sum(c for pair, c in extra.items() if i in pair), 0.0) for i in range(3)]

@@ -117,7 +117,7 @@ class Frame:
         shrunk2 = Σu² + 2 tr NG₁₂ + tr NG₁NG₁
         form    = x'x - b'Nb
         """
-        count, k, p = queries.shape
+        k, p = queries.shape[1:]
         mean, x, variances, b, g, g1, g12 = self._whiten(queries)
         tr1, tr12, total = (variances @ self.weights).unbind(1)
         flat, flat1, flat12, flat_gg = (m.flatten(1) for m in (g, g1, g12, g @ g))

@@ -231,7 +231,7 @@ class _Engine:
         return self.frames[index]
 
     def _try(self, sums: Sums, index: int, found: _Found) -> Tensor:
-        """Fill in the queries whose best ridge is this one, beyond doubt; tell the best ridge of others (-1: in doubt)."""
+        """Fill in the queries whose best ridge this is, beyond doubt; tell the best ridge of others (-1: in doubt)."""
         frame, (weight1, weight2, base1, base2), stretch = self._frame(index)
         shrunk, shrunk2 = base1 + sums.variances @ weight1, base2 + sums.variances @ weight2
         trace = self.eigenvalues.sum() + sums.variances @ (1 / frame.inverse)
