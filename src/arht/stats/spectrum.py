@@ -51,14 +51,14 @@ class Spectrum:
         v = ridge / (self.eigenvalues[..., None, :] + ridge)
         return v, (v.sum(-1) + ones) / self.degrees, ones
 
-    def thetas(self, ridges: Float[Tensor, "*B R"]) -> tuple[Tensor, Tensor]:
+    def thetas(self, ridges: Float[Tensor, "*#B R"]) -> tuple[Tensor, Tensor]:
         """Θ₁(λ) and Θ₂(λ) at each ridge, [..., R]: mean and half the variance, per dimension, of RHT / P · √P."""
         v, x, ones = self._shrinkage(ridges)
         u = (self.eigenvalues[..., None, :] / (self.eigenvalues[..., None, :] + ridges[..., None])).sum(-1)
         squares = (v - x[..., None]).square().sum(-1) + ones * (1 - x).square()
         return u / (self.dimension * x), squares / (self.dimension * x**4)
 
-    def correlation(self, ridges: Float[Tensor, "*B R"]) -> Float[Tensor, "*B R R"]:
+    def correlation(self, ridges: Float[Tensor, "*#B R"]) -> Float[Tensor, "*#B R R"]:
         """Null correlation of RHT between ridges: Pearson's correlation of the v of one and of the other."""
         v, x, ones = self._shrinkage(ridges)
         centred = v - x[..., None]
@@ -68,7 +68,7 @@ class Spectrum:
         result = cross / (scale[..., :, None] * scale[..., None, :])
         return result.clamp(-1.0, 1.0)
 
-    def stieltjes(self, ridges: Float[Tensor, "*B R"]) -> Float[Tensor, "*B R"]:
+    def stieltjes(self, ridges: Float[Tensor, "*#B R"]) -> Float[Tensor, "*#B R"]:
         """m_F(-λ) = tr(S + λI)⁻¹ / P."""
         zeros = self.dimension - self.eigenvalues.shape[-1]
         inverse = (1 / (self.eigenvalues[..., None, :] + ridges[..., None])).sum(-1)
@@ -128,13 +128,13 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 def prior_scores(
     priors: Sequence[Sequence[float]],
-    ridges: Float[Tensor, "*B R"],
-    stieltjes: Float[Tensor, "*B R"],
-    theta1: Float[Tensor, "*B R"],
-    theta2: Float[Tensor, "*B R"],
-    moments: Float[Tensor, "*B O"],
+    ridges: Float[Tensor, "*#B R"],
+    stieltjes: Float[Tensor, "*#B R"],
+    theta1: Float[Tensor, "*#B R"],
+    theta2: Float[Tensor, "*#B R"],
+    moments: Float[Tensor, "*#B O"],
     ratio: float,
-) -> Float[Tensor, "*B M R"]:
+) -> Float[Tensor, "*#B M R"]:
     """Q(λ, γ; ξ) of each prior ξ at each ridge: the ridge of a prior is where its Q is largest.
 
     Q = Σ_k ξ_k ρ_k(-λ) / √(2 γ Θ₂), with ρ₀ = m_F(-λ), ρ₁ = Θ₁ and, from H_k = tr Σᵏ / P (`moments`, order k in
