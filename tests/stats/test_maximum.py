@@ -24,17 +24,24 @@ def sf(thresholds, correlation, **options):
 
 
 def one_factor(thresholds, loadings):
-    """P(some Zᵢ > tᵢ), Zᵢ = aᵢU + √(1 - aᵢ²)Vᵢ: an integral over U alone, whatever the number of them."""
+    """P(some Zᵢ > tᵢ), Zᵢ = aᵢU + √(1 - aᵢ²)Vᵢ: an integral over U alone, whatever the number of them.
+
+    mpmath refines a quadrature until its absolute error is small, so the integrand is divided by the sum of the
+    tails, which is of the integral's own size.
+    """
+    size = mp.fsum(mp.ncdf(-t) for t in thresholds)
 
     def outside(u):
         some = mp.mpf(0)
         for t, a in zip(thresholds, loadings, strict=True):
             some += (1 - some) * mp.erfc((t - a * u) / mp.sqrt(2 * (1 - mp.mpf(a) ** 2))) / 2
-        return mp.npdf(u) * some
+        return mp.npdf(u) * some / size
 
     top = float(max(thresholds))
     with mp.workdps(18):
-        return mp.quad(outside, [-40, -12, -6, -3, 0, 3, 6, top + 3, top + 9, top + 40])
+        share, error = mp.quad(outside, [-40, -12, -6, -3, 0, 3, 6, top + 3, top + 9, top + 40], error=True)
+    assert error < 1e-15 * share
+    return size * share
 
 
 def factor_correlation(loadings):

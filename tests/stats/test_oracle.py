@@ -98,7 +98,7 @@ def test_composite_pvalues(folder, call):
 
 
 def other_reading(result, dimension):
-    """The p-value with ⌊ρ√(dᵢdⱼ)⌋ taken just above whole numbers.
+    """The p-value with ⌊ρ√(dᵢdⱼ)⌋ taken just below whole numbers.
 
     Where two priors choose one ridge, ρ is 1 up to rounding and the package's floor falls on either side of a whole
     number by chance, so either reading may be the package's.

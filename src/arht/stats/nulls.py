@@ -168,7 +168,8 @@ def _shared_components(
 ) -> tuple[Tensor, Tensor]:
     """P(Xᵢ > boundᵢ for some i), the Xᵢ sums of χ² that overlap in whole degrees of freedom.
 
-    `slack` decides ⌊ρ√(dᵢdⱼ)⌋ where the product is a whole number (equal ridges): down, unless it is negative.
+    Where the product in ⌊ρ√(dᵢdⱼ)⌋ is a whole number (equal ridges: ρ = 1), rounding must not take one away: what is
+    within `slack` below a whole number counts as it. With a negative `slack` the whole number itself is taken down.
     """
     if bounds.shape[-1] != 3:
         raise InputError(
@@ -187,7 +188,7 @@ def _shared_components(
             strict=True,
         )
     ):
-        pairs = {(i, j): np.floor(rho[i, j] * np.sqrt(d[i] * d[j]) - slack) for i, j in ((0, 1), (0, 2), (1, 2))}
+        pairs = {(i, j): np.floor(rho[i, j] * np.sqrt(d[i] * d[j]) + slack) for i, j in ((0, 1), (0, 2), (1, 2))}
         common = max(min(pairs.values()), 0.0)
         extra = {pair: max(count - common, 0.0) for pair, count in pairs.items()}
         own = [max(d[i] - common - sum(c for pair, c in extra.items() if i in pair), 0.0) for i in range(3)]

@@ -21,7 +21,7 @@ class Pooled:
     projections: Float[Tensor, " M"]
     """c (vᵢᵀd)², with c = n1 n2 / (n1 + n2), or n1 for one sample."""
     remainder: Float[Tensor, ""]
-    """c |d|² outside the span of S; zero where P ≤ ν."""
+    """c ‖d‖² outside the span of S; zero where P ≤ ν."""
 
     def rht(self, ridges: Float[Tensor, " R"]) -> Float[Tensor, " R"]:
         """RHT(λ) = c dᵀ(S + λI)⁻¹d (the paper's equation 3) at each ridge."""

@@ -158,5 +158,5 @@ def default_ridges(
     largest: Tensor | float, mean: Tensor | float, count: int = 200, device: torch.device | None = None
 ) -> Tensor:
     """`count` ridges, log-spaced from mean(eigenvalues)/100 to 20 times the largest."""
-    low, high = torch.as_tensor(mean / 100).log10().item(), torch.as_tensor(20 * largest).log10().item()
+    low, high = (float(torch.as_tensor(end, dtype=torch.float64).log10()) for end in (mean / 100, 20 * largest))
     return torch.logspace(low, high, count, dtype=torch.float64, device=device)
