@@ -12,6 +12,7 @@ import pytest
 
 import arht
 from arht import cli
+from arht.commands import _common
 from arht.errors import ArhtWarning
 from arht.stats.nulls import Permutation
 
@@ -184,8 +185,8 @@ def test_the_smallest_pvalue_is_said_to_be_it(files, capsys):
 
 
 def test_numbers_that_do_not_exist_are_null():
-    assert cli._plain({"a": 1}) == {"a": 1}
-    assert cli._plain(
+    assert _common.plain({"a": 1}) == {"a": 1}
+    assert _common.plain(
         [float("nan"), np.float32(np.inf), np.array([1.0, np.nan]), np.int8(2), (True, "x", None)]
     ) == [
         None,

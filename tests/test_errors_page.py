@@ -12,16 +12,9 @@ import arht
 from arht.cli import main
 from arht.errors import InputError
 from arht.io import read_table
+from tests.errors_page import SECTIONS, rows
 
-PAGE = (Path(__file__).parent.parent / "docs" / "errors.md").read_text(encoding="utf-8")
-ROWS = {
-    name: (re.findall(r"`([^`]+)`", met), line.strip("`"))
-    for name, met, line in (
-        [cell.strip() for cell in row.strip("| ").split(" | ")]
-        for row in PAGE.splitlines()
-        if row.startswith("| ") and not row.startswith("| Input")
-    )
-}
+ROWS = rows("Tests") | rows("Files") | rows("Command line")
 
 GRID = np.random.default_rng(1).standard_normal((40, 5))
 
@@ -158,3 +151,10 @@ def test_commands(name, capsys):
 
 def test_every_row_is_provoked():
     assert set(ROWS) == {*CALLS, *FILES, *COMMANDS}
+
+
+def test_every_section_has_a_test_module():
+    """A section of the page that no module reads would be prose."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
+    for section in SECTIONS:
+        assert f'rows("{section.partition(chr(10))[0]}")' in sources

@@ -26,9 +26,7 @@ def write(path, array):
     elif path.suffix == ".npz":
         np.savez(path, array)
     elif path.suffix == ".csv":
-        path.write_text(
-            ",".join(names) + "\n" + "".join(",".join(map(repr, row)) + "\n" for row in array.tolist())
-        )
+        path.write_text(",".join(names) + "\n" + "".join(",".join(map(repr, row)) + "\n" for row in array.tolist()))
     else:
         pq.write_table(pa.table(dict(zip(names, array.T, strict=True))), path)
     return path
@@ -122,9 +120,7 @@ def test_csv(name, tmp_path):
 
 
 def test_csv_whole_numbers_first_and_fractions_far_below(tmp_path):
-    (tmp_path / "x.csv").write_text(
-        "1,2\n" * 400_000 + "1.5,2\n"
-    )  # beyond the block that types are inferred from
+    (tmp_path / "x.csv").write_text("1,2\n" * 400_000 + "1.5,2\n")  # beyond the block that types are inferred from
     assert read_table(tmp_path / "x.csv")[-1, 0] == 1.5
 
 
@@ -265,9 +261,7 @@ def test_damaged_files(suffix, tmp_path, data):
     path = tmp_path / f"x{suffix}"
     whole = bytearray(write(path, X[:3, :2]).read_bytes())
     for _ in range(data.draw(st.integers(0, 4), label="flips")):
-        whole[data.draw(st.integers(0, len(whole) - 1), label="at")] = data.draw(
-            st.integers(0, 255), label="byte"
-        )
+        whole[data.draw(st.integers(0, len(whole) - 1), label="at")] = data.draw(st.integers(0, 255), label="byte")
     attempt(path, bytes(whole[: data.draw(st.integers(0, len(whole)), label="kept")]))
     attempt(path, bytes(whole))
 

@@ -51,9 +51,7 @@ def adjusted(pvalues, factor=1.0):
 def fisher(p):
     """Chi-square tail with 2L degrees of freedom as a Poisson sum: e^{-s} Σ_{j<L} s^j/j!, s = -Σ ln p."""
     s = -sum(math.log(x) for x in p)
-    return sum(
-        math.exp(-s + j * math.log(s) - math.lgamma(j + 1)) if s else float(j == 0) for j in range(len(p))
-    )
+    return sum(math.exp(-s + j * math.log(s) - math.lgamma(j + 1)) if s else float(j == 0) for j in range(len(p)))
 
 
 def stouffer(p, weights):

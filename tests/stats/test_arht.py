@@ -95,7 +95,12 @@ def test_a_prior_decides_the_ridge():
 def test_rotation_units_swap_and_offset_leave_it(n1, n2, p):
     x, y = pair(n1, n2, p, kind="spiked")
     plain, turn = arht_test(x, y), rotation(p, seed=4)
-    for other in (arht_test(x @ turn, y @ turn), arht_test(y, x), arht_test(x + 1e3, y + 1e3), arht_test(-3 * x, -3 * y)):
+    for other in (
+        arht_test(x @ turn, y @ turn),
+        arht_test(y, x),
+        arht_test(x + 1e3, y + 1e3),
+        arht_test(-3 * x, -3 * y),
+    ):
         assert other.score == pytest.approx(plain.score, rel=1e-9)
         assert other.pvalue == pytest.approx(plain.pvalue, rel=1e-8)
         np.testing.assert_allclose(other.priors.correlation, plain.priors.correlation, rtol=1e-9)

@@ -98,9 +98,7 @@ def test_scipy_agrees_on_fisher_and_stouffer():
     p, w = [0.01, 0.2, 0.7], [1.0, 2.0, 3.0]
     assert fisher(p) == pytest.approx(combine_pvalues(p, "fisher").pvalue, rel=1e-12)
     assert fisher(p) == pytest.approx(chi2.sf(-2 * math.log(0.01 * 0.2 * 0.7), 6), rel=1e-12)
-    assert stouffer(p, weights=w) == pytest.approx(
-        combine_pvalues(p, "stouffer", weights=w).pvalue, rel=1e-12
-    )
+    assert stouffer(p, weights=w) == pytest.approx(combine_pvalues(p, "stouffer", weights=w).pvalue, rel=1e-12)
 
 
 @given(st.floats(1e-300, 1), methods)
@@ -181,9 +179,7 @@ def test_weights():
             function(p, weights=[1, 2, 0]), function([[0.01, 0.3]] * 2, weights=[1, 2]), rtol=1e-12
         )
         assert np.isnan(function([0.1, np.nan], weights=[1, 0]))
-        np.testing.assert_allclose(
-            function(p, weights=torch.tensor([1.0, 2, 3])), function(p, weights=[1, 2, 3])
-        )
+        np.testing.assert_allclose(function(p, weights=torch.tensor([1.0, 2, 3])), function(p, weights=[1, 2, 3]))
 
 
 @pytest.mark.parametrize("layers", [2, 5])

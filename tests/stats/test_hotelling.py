@@ -54,7 +54,9 @@ def test_one_column_is_the_t_test():
 def test_ill_conditioned_against_50_digits(offset):
     x, y = (rows(n, 5, kind="ill", seed=n, offset=offset) for n in (20, 12))
     # an offset takes digits of the data itself: what is left of the smallest direction, 1e-5 wide, is 1e-8 of it
-    assert hotelling_test(x, y).statistic == pytest.approx(float(exact.hotelling(x, y)), rel=1e-10 if not offset else 1e-7)
+    assert hotelling_test(x, y).statistic == pytest.approx(
+        float(exact.hotelling(x, y)), rel=1e-10 if not offset else 1e-7
+    )
 
 
 def test_pvalue_far_in_the_tail():
@@ -88,7 +90,9 @@ def test_swapping_and_shifting_both_leaves_it():
     t2 = hotelling_test(x, y).statistic
     assert hotelling_test(y, x).statistic == pytest.approx(t2, rel=1e-12)
     assert hotelling_test(x + 100, y + 100).statistic == pytest.approx(t2, rel=1e-10)
-    assert hotelling_test(y, x, mean=-0.3).statistic == pytest.approx(hotelling_test(x, y, mean=0.3).statistic, rel=1e-12)
+    assert hotelling_test(y, x, mean=-0.3).statistic == pytest.approx(
+        hotelling_test(x, y, mean=0.3).statistic, rel=1e-12
+    )
 
 
 def test_kinds_of_input():

@@ -49,7 +49,14 @@ def factor_correlation(loadings):
     return np.outer(a, a) + np.diag(1 - a**2)
 
 
-LOADINGS = [(0.9, 0.6), (0.95, -0.7), (0.9, 0.6, 0.99), (0.5, -0.4, 0.8), (0.9, 0.6, 0.99, 0.3), (0.9, 0.6, -0.5, 0.3, 0.7, 0.8)]
+LOADINGS = [
+    (0.9, 0.6),
+    (0.95, -0.7),
+    (0.9, 0.6, 0.99),
+    (0.5, -0.4, 0.8),
+    (0.9, 0.6, 0.99, 0.3),
+    (0.9, 0.6, -0.5, 0.3, 0.7, 0.8),
+]
 
 
 @pytest.mark.parametrize("loadings", LOADINGS)
@@ -70,7 +77,11 @@ def test_two_by_owens_t(h, k, rho):
     """1 - Φ₂(h, k; ρ) in the closed form of Owen (1956)."""
     h, k = (v if abs(v) > 1e-6 else 1e-6 for v in (h, k))
     root = np.sqrt(1 - rho**2)
-    both = (norm.cdf(h) + norm.cdf(k)) / 2 - owens_t(h, (k - rho * h) / (h * root)) - owens_t(k, (h - rho * k) / (k * root))
+    both = (
+        (norm.cdf(h) + norm.cdf(k)) / 2
+        - owens_t(h, (k - rho * h) / (h * root))
+        - owens_t(k, (h - rho * k) / (k * root))
+    )
     both -= 0.5 * (h * k < 0)
     value, error = sf([h, k], [[1, rho], [rho, 1]])
     assert value == pytest.approx(1 - both, abs=2e-13, rel=1e-11)

@@ -65,7 +65,9 @@ def test_single_law_is_increasing_and_centred(law):
     rht = torch.linspace(0, 200, 50, dtype=torch.float64)
     p = law.single(rht, theta1, theta2, 100)
     assert (p.diff() <= 0).all()
-    assert float(law.standardise(torch.tensor(50.0, dtype=torch.float64), theta1, theta2, 100)) == pytest.approx(0, abs=1e-12)
+    assert float(law.standardise(torch.tensor(50.0, dtype=torch.float64), theta1, theta2, 100)) == pytest.approx(
+        0, abs=1e-12
+    )
     assert 0.4 < float(law.single(torch.tensor(50.0, dtype=torch.float64), theta1, theta2, 100)) < 0.6
 
 
