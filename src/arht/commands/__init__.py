@@ -10,6 +10,7 @@ from typing import Protocol
 
 from arht.commands.demo import Demo
 from arht.commands.test import Test
+from arht.commands.train import Train
 
 __all__ = ["COMMANDS", "Command"]
 
@@ -21,4 +22,4 @@ class Command(Protocol):
         """Do it, print, and return the exit code."""
 
 
-COMMANDS: dict[str, Callable[..., Command]] = {"test": Test, "demo": Demo}
+COMMANDS: dict[str, Callable[..., Command]] = {"test": Test, "demo": Demo, "train": Train}
