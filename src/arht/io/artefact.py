@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,6 @@ def write(path: str | os.PathLike[str], kind: str, header: Mapping[str, Any], te
     """
     from safetensors.torch import save
 
-    import arht
-
     file = Path(path)
     if not file.parent.is_dir():
         raise InputError(f"save: needs an existing folder; got {file.parent}, which does not exist. Make it first.")
@@ -49,7 +48,7 @@ def write(path: str | os.PathLike[str], kind: str, header: Mapping[str, Any], te
     }
     about = dict(header)
     found = digest(kind, about, plain)
-    outer = {"schema": SCHEMA, "kind": kind, "version": arht.__version__, "digest": found, "header": about}
+    outer = {"schema": SCHEMA, "kind": kind, "version": import_module("arht").__version__, "digest": found, "header": about}
     data = save(plain, metadata={"arht": json.dumps(outer, allow_nan=False)})
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
