@@ -16,9 +16,11 @@ import arht
 
 SOURCE = Path(__file__).parent.parent / "src" / "arht"
 NAMES = {
+    "ARHTDetector",
     "ArhtError",
     "ArhtWarning",
     "Decision",
+    "DetectionResult",
     "InputError",
     "Moments",
     "Outcome",
@@ -29,6 +31,7 @@ NAMES = {
     "arht_test",
     "decide",
     "hotelling_test",
+    "load",
     "rht_test",
 }
 # From the ground up: a room may import what is listed before it. Names in one line are on one floor, apart.
@@ -36,13 +39,15 @@ FLOORS = (
     ("_shapes", "errors"),
     ("stats",),
     ("io",),
+    ("loading",),
     ("nets",),
     ("data",),
     ("posterior",),
     ("training",),
-    ("detectors",),
-    ("baselines",),
     ("evaluation",),
+    ("detectors",),
+    ("sklearn",),
+    ("baselines",),
     ("experiments",),
     ("report",),
     ("scale",),

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ARHTDetector": "arht.detectors",
     "ArhtError": "arht.errors",
     "ArhtWarning": "arht.errors",
     "Decision": "arht.stats",
+    "DetectionResult": "arht.detectors",
     "InputError": "arht.errors",
     "Moments": "arht.stats",
     "Outcome": "arht.stats",
@@ -20,13 +22,16 @@ _HOMES = {
     "arht_test": "arht.stats",
     "decide": "arht.stats",
     "hotelling_test": "arht.stats",
+    "load": "arht.loading",
     "rht_test": "arht.stats",
 }
 
 __all__ = ["__version__", *_HOMES]  # pinned by a test
 
 if TYPE_CHECKING:
+    from arht.detectors import ARHTDetector, DetectionResult
     from arht.errors import ArhtError, ArhtWarning, InputError
+    from arht.loading import load
     from arht.stats import (
         Decision,
         Moments,
