@@ -51,7 +51,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_HOMES[name]), name)
         globals()[name] = value
         return value
-    if name in ("stats", "io"):
+    if name in ("stats", "io", "nets", "posterior", "training", "data"):
         return import_module(f"arht.{name}")
     raise AttributeError(f"module 'arht' has no attribute {name!r}")
 

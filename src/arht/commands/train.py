@@ -80,7 +80,9 @@ class Train:
     """Stop after so many epochs without a better validation loss, and keep the best."""
     local_reparameterisation: bool = False
     """Noise on the outputs of layers instead of on weights, while training."""
-    validation: Annotated[float | None, arg(metavar="FRACTION", help_behavior_hint="(default: 0, with patience 0.1)")] = None
+    validation: Annotated[
+        float | None, arg(metavar="FRACTION", help_behavior_hint="(default: 0, with patience 0.1)")
+    ] = None
     """Part of the training images that is held out to watch the loss."""
     heldout: Annotated[float, arg(metavar="FRACTION")] = 0.0
     """Part of the training images that the encoder never sees, kept for calibration; the file states which."""
@@ -196,7 +198,9 @@ def _writable(flag: str, name: str) -> Path:
     """The path of a file that can be written, before hours are spent on it."""
     path = Path(name)
     if path.is_dir() or not path.absolute().parent.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-        raise InputError(f"{WHO}: {flag} must be a file in a folder that can be written to; got {name}. Make the folder.")
+        raise InputError(
+            f"{WHO}: {flag} must be a file in a folder that can be written to; got {name}. Make the folder."
+        )
     return path
 
 

@@ -25,7 +25,9 @@ def read_arrays(path: Path, split: str) -> Images:
     except FileNotFoundError:
         raise InputError(f"load: needs the file {path}; it does not exist. Check the path.") from None
     except Exception as error:  # numpy and zipfile raise what a damaged byte leads them to
-        raise InputError(f"load: {path} must be an npz file of arrays; got: {error}. Write it with numpy.savez.") from None
+        raise InputError(
+            f"load: {path} must be an npz file of arrays; got: {error}. Write it with numpy.savez."
+        ) from None
     suffix = f"_{split}" if f"x_{split}" in names else ""
     if f"x{suffix}" not in names or (not suffix and split != "train"):
         raise InputError(

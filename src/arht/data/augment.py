@@ -1,4 +1,4 @@
-"""Other views of pictures: a random crop, a flip, a colour jitter; each picture its own, from the caller's generator."""
+"""Other views of pictures: a random crop, a flip, a colour jitter; each picture its own, from one generator."""
 
 from __future__ import annotations
 

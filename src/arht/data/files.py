@@ -109,7 +109,7 @@ def _download(folder: Path, file: File) -> None:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """All of the archive or nothing: unpacked beside, then moved. A leading folder of the set's own name is left out."""
+    """All of the archive or nothing: unpacked beside, then moved. A leading folder of the set's name is left out."""
     with tempfile.TemporaryDirectory(dir=folder) as beside:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as opened:

@@ -130,9 +130,7 @@ def resize(pixels: Tensor, size: int | tuple[int, int] | None) -> Tensor:
         return pixels
     out = torch.empty((*pixels.shape[:2], *target), dtype=torch.uint8)
     for start in range(0, len(pixels), CHUNK):
-        out[start : start + CHUNK] = interpolate(
-            pixels[start : start + CHUNK], target, mode="bilinear", antialias=True
-        )
+        out[start : start + CHUNK] = interpolate(pixels[start : start + CHUNK], target, mode="bilinear", antialias=True)
     return out
 
 

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,6 @@ class Listing:
     name: str
     split: str
     inverted: bool = False
-    missing: tuple[str, ...] = field(default=())
 
     def __len__(self) -> int:
         return len(self.files)
@@ -142,9 +141,7 @@ def _decode_file(path: Path, size: tuple[int, int] | None, channels: int, invert
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
 
-def _several_shapes(
-    listing: Listing, first: str, shape: tuple[int, ...], other: str, got: tuple[int, ...]
-) -> None:
+def _several_shapes(listing: Listing, first: str, shape: tuple[int, ...], other: str, got: tuple[int, ...]) -> None:
     raise InputError(
         f"load: {listing.name} needs pictures of one size, or a size to bring them to; got {first} with "
         f"{shape[1]} x {shape[2]} and {other} with {got[1]} x {got[2]}. Give size, for instance 32."

@@ -83,6 +83,8 @@ def load(
 
         found: Images | Listing = list_folder(path, split) if path.is_dir() else read_arrays(path, split)
         given_size, given_channels = size, channels
+        if options:
+            raise InputError(f"load: {path} takes no options of its own; got {next(iter(options))!r}. Leave it out.")
     else:
         chosen = data_set(text)
         unknown = sorted(set(options) - set(chosen.options))

@@ -51,9 +51,7 @@ SET = DataSet(
     "svhn",
     "house numbers cut to single digits, colour, 32 x 32",
     {
-        "train": (
-            File("train_32x32.mat", PAGE, PAGE + "train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
-        ),
+        "train": (File("train_32x32.mat", PAGE, PAGE + "train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),),
         "test": (File("test_32x32.mat", PAGE, PAGE + "test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),),
     },
     read,

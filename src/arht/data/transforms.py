@@ -46,9 +46,7 @@ class Transform:
             raise InputError(f"Transform: scale must be positive; got {self.scale}. A constant channel has no scale.")
 
     @classmethod
-    def of(
-        cls, images: Images, *, size: int | tuple[int, int] | None = None, channels: int | None = None
-    ) -> Transform:
+    def of(cls, images: Images, *, size: int | tuple[int, int] | None = None, channels: int | None = None) -> Transform:
         """The transform that gives these pictures mean 0 and standard deviation 1 in every channel.
 
         A channel that is constant keeps scale 1. Measure it on the pictures the network is trained on, and on no

@@ -232,7 +232,9 @@ class _Run:
         self.stepper.zero_grad(set_to_none=True)
         self.fabric.backward(loss)
         self.stepper.step()
-        for name, value, rows in zip(SUMS, values, (len(index), len(index), len(self.source) / self.steps, len(index)), strict=False):
+        for name, value, rows in zip(
+            SUMS, values, (len(index), len(index), len(self.source) / self.steps, len(index)), strict=False
+        ):
             self.sums[name] += value * rows
 
     def _not_finite(self, values: list[float], done: int) -> str:
@@ -242,10 +244,11 @@ class _Run:
             kept = f"{self.path} holds the last good checkpoint"
         else:
             kept = "no checkpoint was written yet"
+        loss, nll, kl, _ = values
         return (
-            f"training.fit: the loss must be finite; got loss={values[0]:g}, nll={values[1]:g}, kl={values[2]:g} at step "
-            f"{done + 1}, in epoch {self.epochs_done + 1}. Training stopped there and {kept}; check the data for NaN, or "
-            "lower the learning rate."
+            f"training.fit: the loss must be finite; got loss={loss:g}, nll={nll:g}, kl={kl:g} at step {done + 1}, in "
+            f"epoch {self.epochs_done + 1}. Training stopped there and {kept}; check the data for NaN, or lower the "
+            "learning rate."
         )
 
     @torch.no_grad()
@@ -315,7 +318,9 @@ class _Run:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"training.fit: folder must be one that can be written to; got {folder}: {error}") from None
+            raise InputError(
+                f"training.fit: folder must be one that can be written to; got {folder}: {error}"
+            ) from None
         self.path = folder / "checkpoint.safetensors"
         self.run = {
             **asdict(self.settings),
@@ -364,9 +369,7 @@ class _Run:
         checkpoint.optimiser_state(self.optimiser, checkpoint.ungroup("optimiser", tensors))
         for name, state in checkpoint.ungroup("stream", tensors).items():
             self.streams[name].set_state(state[self.rank] if state.ndim == 2 else state)
-        self.best = {
-            name: value.to(self.fabric.device) for name, value in checkpoint.ungroup("best", tensors).items()
-        }
+        self.best = {name: value.to(self.fabric.device) for name, value in checkpoint.ungroup("best", tensors).items()}
         self.epochs_done, self.step, self.waited = header["epochs_done"], header["step"], header["waited"]
         history = History.of(header["history"])
         self.rows, self.best_epoch = list(history.epochs), history.best_epoch

@@ -82,7 +82,8 @@ class Classification(Objective):
 
     def hits(self, outputs: list[Tensor], targets: Tensor | None) -> Tensor | None:
         """Rows whose largest logit is the target's."""
-        return (outputs[0].argmax(-1) == targets).sum()
+        assert targets is not None
+        return outputs[0].argmax(-1).eq(targets).sum()
 
 
 class Regression(Objective):
