@@ -196,16 +196,16 @@ class Posterior(nn.Module):
             for module in flags:
                 module.training = False
             with torch.inference_mode():
-                inputs = as_inputs(x, self._device)
+                inputs = as_inputs(x)
                 runner = Runner(self, taps, inputs)
                 weights = self._stream(count, generator) if bank is None else _unstack(bank)
-                return runner(inputs, weights, count, batch_size)
+                return runner(inputs, weights, count)
         finally:
             for module in flags:
                 module.training = True
 
 
-def as_inputs(x: Any, device: torch.device) -> Tensor:
+def as_inputs(x: Any) -> Tensor:
     """Inputs [B, ...] of float32, or of whole numbers where they are such (token ids)."""
     if not isinstance(x, Tensor):
         array = np.asarray(x)
@@ -214,7 +214,7 @@ def as_inputs(x: Any, device: torch.device) -> Tensor:
         x = torch.from_numpy(array if array.flags.writeable else array.copy())
     if x.ndim < 1 or len(x) == 0:
         raise InputError(f"draw: x must hold at least one input, [B, ...]; got shape {tuple(x.shape)}.")
-    x = x.detach().to(device)
+    x = x.detach()
     return x.float() if x.is_floating_point() else x
 
 

@@ -1,0 +1,386 @@
+"""Many draws of a net at once: each step of its graph, for a chunk of k draws.
+
+A value that differs between draws is a `Rows`, [k, B, ...] with one slab a draw, or a `Wide`, [B, k * C, H, W] with
+the channels of all draws side by side (one convolution makes it, where all draws read the same input), or an `Each`,
+a list of anything. What all draws share is there once, as it is. A step without a rule of its own is taken draw by
+draw.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.func import functional_call
+
+from arht.posterior.masks import Mask
+from arht.posterior.tracing import Graph, attribute
+
+__all__ = ["Each", "Executor", "Rows", "Wide"]
+
+MONOTONE = (nn.Softplus, nn.ReLU, nn.Sigmoid, nn.Tanh, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.Hardtanh)
+ELEMENTWISE = (*MONOTONE, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Identity, nn.Dropout, nn.Dropout2d)
+ROWWISE = (nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.BatchNorm1d, nn.LayerNorm, nn.GroupNorm)
+SPATIAL = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+FUNCTIONS = {F.relu: nn.ReLU, torch.relu: nn.ReLU, F.softplus: nn.Softplus, torch.tanh: nn.Tanh, F.gelu: nn.GELU}
+SUMS = {operator.add, operator.sub, operator.mul, torch.add, torch.sub, torch.mul, operator.iadd}
+WIDE = 64
+"""With that many channels a convolution is as good alone as side by side with other draws."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """[k, B, ...]."""
+
+    tensor: Tensor
+
+
+@dataclass(slots=True)
+class Wide:
+    """[B, k * C, H, W]."""
+
+    tensor: Tensor
+    draws: int
+
+    def rows(self) -> Rows:
+        """The same as [k, B, C, H, W]."""
+        b, channels, height, width = self.tensor.shape
+        split = self.tensor.reshape(b, self.draws, channels // self.draws, height, width)
+        return Rows(split.transpose(0, 1).contiguous())
+
+
+@dataclass(slots=True)
+class Each:
+    """One object a draw."""
+
+    values: list[Any]
+
+
+class Executor:
+    """Runs a graph for blocks of inputs and chunks of draws. ``k`` is the size of a chunk and never changes."""
+
+    def __init__(self, graph: Graph, k: int) -> None:
+        self.graph, self.k = graph, k
+        self.tensors = {node: graph.tensors(node) for node in graph.drawn}
+        self.pooled = {node: pool for node in graph.drawn if (pool := self._pool_after(node))}
+        self.last = _last_uses([*graph.shared, *graph.drawn])
+        self.parallel = True
+        """Whether blocks may run side by side: no step puts tensors into a module."""
+
+    def _pool_after(self, node: fx.Node) -> fx.Node | None:
+        """The pooling that reads this activation, alone: max(f(x)) = f(max(x)), and f has less to do."""
+        module = self._module(node)
+        users = list(node.users)
+        if not isinstance(module, MONOTONE) or len(users) != 1 or users[0].args != (node,):
+            return None
+        follows = self._module(users[0])
+        return users[0] if type(follows) is nn.MaxPool2d and not follows.return_indices else None
+
+    def _module(self, node: fx.Node) -> nn.Module | None:
+        return self.graph.modules[str(node.target)] if node.op == "call_module" else None
+
+    # the shared part
+
+    def shared(self, block: Tensor) -> dict[fx.Node, Any]:
+        """What the draws need of the part without randomness, for a block of inputs."""
+        env: dict[fx.Node, Any] = {}
+        keep = set(self.graph.inputs)
+        for node in self.graph.shared:
+            if node.op == "placeholder":
+                env[node] = node.args[0] if node.args else block
+            elif node.op == "get_attr":
+                env[node] = attribute(self.graph.net, str(node.target))
+            else:
+                args, kwargs = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
+                env[node] = self._call(node, args, kwargs)
+            for done in self.last.get(node, ()):
+                if done not in keep:
+                    env.pop(done, None)
+        return {node: env[node] for node in self.graph.inputs}
+
+    def _call(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], held: Any = None) -> Any:
+        """One step as the net takes it; what would be changed in place is copied first."""
+        module = self._module(node)
+        name = str(getattr(node.target, "__name__", node.target))
+        if (
+            getattr(module, "inplace", False)
+            or kwargs.get("inplace")
+            or (node.op == "call_method" and name.endswith("_") and not name.endswith("__"))
+            or (getattr(node.target, "__module__", "") == "_operator" and name in ("iadd", "imul", "isub", "itruediv"))
+        ):
+            args = (args[0].clone(), *args[1:])
+        if module is not None:
+            return functional_call(module, held, args, kwargs) if held else module(*args, **kwargs)
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        assert callable(node.target)
+        return node.target(*args, **kwargs)
+
+    # the part that differs between draws
+
+    def weights(self, draws: list[Mapping[str, Tensor]]) -> dict[Any, Any]:
+        """The tensors of a chunk of draws as the steps want them: name -> [k, ...]."""
+        names = dict.fromkeys(name for held in self.tensors.values() for name in held.values() if name in draws[0])
+        # a chunk that is not full repeats its last draw
+        full = [*draws, *[draws[-1]] * (self.k - len(draws))]
+        return {name: torch.stack([draw[name] for draw in full]) for name in names}
+
+    def drawn(self, given: Mapping[fx.Node, Any], weights: dict[Any, Any], count: int) -> dict[str, Any]:
+        """Outputs of the wanted layers: a Rows, or a Tensor [B, ...] where no draw matters."""
+        env: dict[fx.Node, Any] = dict(given)
+        keep = set(self.graph.outputs.values())
+        for node in self.graph.drawn:
+            if node in env:
+                continue
+            pool = self.pooled.get(node)
+            if pool is None or node in keep:
+                env[node] = self._step(node, env, weights, count)
+            if pool is not None and pool in self.tensors:
+                before = env[node.all_input_nodes[0]]
+                env[pool] = self._elementwise(node, self._spatial(self._module(pool), before))
+            for done in self.last.get(node, ()):
+                if done not in keep and done not in self.pooled:
+                    env.pop(done, None)
+        out = {path: env[node] for path, node in self.graph.outputs.items()}
+        return {path: value.rows() if isinstance(value, Wide) else value for path, value in out.items()}
+
+    def _step(self, node: fx.Node, env: dict[fx.Node, Any], weights: dict[Any, Any], count: int) -> Any:
+        held = {own: weights[name] for own, name in self.tensors[node].items() if name in weights}
+        if node.op == "get_attr":
+            return Each(list(held[""]))
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
+        module = self._module(node)
+        if module is not None and len(args) == 1 and not kwargs:
+            done = self._module_step(node, module, args[0], held, weights, count)
+        else:
+            done = self._function_step(node, args, kwargs)
+        return self._draw_by_draw(node, args, kwargs, held, count) if done is None else done
+
+    def _module_step(
+        self, node: fx.Node, module: nn.Module, x: Any, held: dict[str, Tensor], weights: dict[Any, Any], count: int
+    ) -> Any:
+        """A module with a rule for stacked values; None where there is none."""
+        if isinstance(x, Each):
+            return None
+        kind = type(module)
+        if kind is Mask:
+            return self._masked(node, module, x, held["seed"], weights) if held else None
+        if held:
+            if kind is nn.Conv2d and module.padding_mode == "zeros":
+                return self._convolution(node, module, x, held, weights, count)
+            if kind is nn.Linear and not (isinstance(x, Tensor) and x.ndim != 2):
+                return self._linear(module, x, held)
+            return None
+        if kind in ELEMENTWISE:
+            return self._elementwise(node, x)
+        if kind in SPATIAL:
+            return self._spatial(module, x)
+        if kind is nn.Flatten and module.start_dim == 1 and module.end_dim == -1:
+            return Rows(_rows(x).flatten(2))
+        if kind in ROWWISE:
+            rows = _rows(x)
+            merged = rows.flatten(0, 1)
+            weight = getattr(module, "weight", None)
+            if kind is nn.Conv2d and (taken := _centre(module, merged, weight)) is not None:
+                done = F.linear(merged.flatten(1), taken, module.bias)[:, :, None, None]
+            else:
+                done = module(merged)
+            return Rows(done.unflatten(0, rows.shape[:2]))
+        return None
+
+    def _function_step(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function or a method with a rule for stacked values; None where there is none."""
+        target: Any = node.target
+        x = args[0] if args else None
+        if target in FUNCTIONS and len(args) == 1 and isinstance(x, Rows | Wide) and not _holds(kwargs):
+            return type(x)(target(x.tensor, **kwargs), *([x.draws] if isinstance(x, Wide) else []))
+        if (target is torch.flatten or target == "flatten") and args[1:] == (1,) and isinstance(x, Rows | Wide):
+            return Rows(_rows(x).flatten(2))
+        if target in SUMS and len(args) == 2 and not kwargs:
+            plain = operator.add if target is operator.iadd else target
+            sides = [side.rows() if isinstance(side, Wide) else side for side in args]
+            if any(isinstance(side, Each) for side in sides):
+                return None
+            if any(isinstance(side, int | float) for side in sides) or _same_axes(sides):
+                return Rows(plain(*(side.tensor if isinstance(side, Rows) else side for side in sides)))
+        return None
+
+    def _draw_by_draw(
+        self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], held: dict[str, Tensor], count: int
+    ) -> Any:
+        if held:
+            self.parallel = False
+        done = []
+        for k in range(count):
+            mine, named = fx.node.map_aggregate((_in_rows(args), _in_rows(kwargs)), lambda value, k=k: _of(value, k))
+            done.append(self._call(node, mine, named, {name: tensor[k] for name, tensor in held.items()}))
+        first = done[0]
+        if isinstance(first, Tensor) and all(value.shape == first.shape for value in done):
+            out = first.new_zeros((self.k, *first.shape))
+            torch.stack(done, out=out[:count])
+            return Rows(out)
+        if isinstance(first, int | bool | torch.Size) and all(value == first for value in done):
+            return first
+        return Each(done)
+
+    # rules
+
+    def _elementwise(self, node: fx.Node, x: Any) -> Any:
+        module: Any = self._module(node)
+        if isinstance(x, Tensor):
+            return self._call(node, (x,), {})
+        value = x.tensor.clone() if getattr(module, "inplace", False) else x.tensor
+        return Wide(module(value), x.draws) if isinstance(x, Wide) else Rows(module(value))
+
+    def _spatial(self, module: Any, x: Any) -> Any:
+        if isinstance(x, Wide):
+            return Wide(module(x.tensor), x.draws)
+        maps = x.tensor.flatten(0, 1)
+        if type(module) is nn.MaxPool2d and (side := _windows(module)):
+            done = _max_pool(maps, side)
+        else:
+            done = module(maps)
+        return Rows(done.unflatten(0, x.tensor.shape[:2]))
+
+    def _masked(self, node: fx.Node, module: Mask, x: Any, seeds: Tensor, weights: dict[Any, Any]) -> Any:
+        x = _rows(x) if isinstance(x, Rows | Wide) else x[None]
+        if node not in weights:
+            weights[node] = torch.stack([module.of_seed(int(seed), x[0]) for seed in seeds])
+        return Rows(x * weights[node][:, None])
+
+    def _linear(self, module: nn.Linear, x: Any, held: dict[str, Tensor]) -> Any:
+        weight, bias = held.get("weight"), held.get("bias")
+        if weight is None:
+            weight = module.weight.expand(self.k, *module.weight.shape)
+        if bias is None and module.bias is not None:
+            bias = module.bias.expand(self.k, -1)
+        if isinstance(x, Tensor):
+            whole = F.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())
+            return Rows(whole.unflatten(1, (self.k, -1)).transpose(0, 1).contiguous())
+        rows = _rows(x)
+        flat = rows.flatten(1, -2)
+        done = torch.bmm(flat, weight.mT) if bias is None else torch.baddbmm(bias[:, None], flat, weight.mT)
+        return Rows(done.view(*rows.shape[:-1], -1))
+
+    def _convolution(
+        self, node: fx.Node, module: nn.Conv2d, x: Any, held: dict[str, Tensor], weights: dict[Any, Any], count: int
+    ) -> Any:
+        weight, bias = held.get("weight"), held.get("bias")
+        if weight is None:
+            weight = module.weight.expand(self.k, *module.weight.shape)
+        if bias is None and module.bias is not None:
+            bias = module.bias.expand(self.k, -1)
+        maps = x if isinstance(x, Tensor) else _rows(x).flatten(0, 1)
+        if (taken := _centre(module, maps, weight)) is not None:
+            if isinstance(x, Tensor):
+                whole = F.linear(x.flatten(1), taken.flatten(0, 1), None if bias is None else bias.flatten())
+                done = whole.unflatten(1, (self.k, -1)).transpose(0, 1).contiguous()
+            else:
+                flat = _rows(x).flatten(2)
+                done = torch.bmm(flat, taken.mT) if bias is None else torch.baddbmm(bias[:, None], flat, taken.mT)
+            return Rows(done[..., None, None])
+        settings = (module.stride, module.padding, module.dilation, module.groups)
+        if isinstance(x, Tensor) and module.groups == 1 and module.out_channels < WIDE:
+            if node not in weights:
+                weights[node] = weight.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+            image = x.contiguous(memory_format=torch.channels_last)
+            return Wide(F.conv2d(image, weights[node], None if bias is None else bias.flatten(), *settings), self.k)
+        out: Tensor | None = None
+        each = None if isinstance(x, Tensor) else _rows(x)
+        for k in range(count):
+            image = x if each is None else each[k]
+            done = F.conv2d(image, weight[k], None if bias is None else bias[k], *settings)
+            if out is None:
+                make = torch.empty if count == self.k else torch.zeros
+                out = make(self.k, *done.shape, dtype=done.dtype, device=done.device)
+            out[k] = done
+        assert out is not None
+        return Rows(out)
+
+
+def _rows(x: Any) -> Tensor:
+    return x.rows().tensor if isinstance(x, Wide) else x.tensor
+
+
+def _holds(values: Any) -> bool:
+    """Whether a stacked value is among them."""
+    found = []
+    fx.node.map_aggregate(values, lambda value: found.append(isinstance(value, Rows | Wide | Each)))
+    return any(found)
+
+
+def _in_rows(values: Any) -> Any:
+    return fx.node.map_aggregate(values, lambda value: value.rows() if isinstance(value, Wide) else value)
+
+
+def _of(value: Any, k: int) -> Any:
+    """What one draw has of a value."""
+    if isinstance(value, Rows):
+        return value.tensor[k]
+    return value.values[k] if isinstance(value, Each) else value
+
+
+def _same_axes(sides: list[Any]) -> bool:
+    """Whether a Rows and a shared tensor fit: the axes of one are those of the other but for k."""
+    axes = [
+        side.tensor.ndim if isinstance(side, Rows) else side.ndim + 1 if isinstance(side, Tensor) else 0
+        for side in sides
+    ]
+    return axes[0] == axes[1] > 0
+
+
+def _centre(module: nn.Conv2d, maps: Tensor, weight: Any) -> Tensor | None:
+    """The one tap [..., O, I] of a kernel that meets a map of 1 x 1, the others meeting its padding only."""
+    if maps.shape[-2:] != (1, 1) or module.groups != 1 or isinstance(module.padding, str):
+        return None
+    places = []
+    for kernel, stride, padding, dilation in zip(
+        module.kernel_size, module.stride, module.padding, module.dilation, strict=True
+    ):
+        if (2 * padding - dilation * (kernel - 1)) // stride != 0 or padding % dilation:
+            return None
+        if 2 * padding < dilation * (kernel - 1):
+            return None
+        places.append(padding // dilation)
+    if any(place >= kernel for place, kernel in zip(places, module.kernel_size, strict=True)):
+        return None
+    taken: Tensor = weight[..., places[0], places[1]]
+    return taken.contiguous()
+
+
+def _windows(module: nn.MaxPool2d) -> int | None:
+    """Side of the windows of a pooling, where they are small squares side by side."""
+    pair: Callable[[Any], tuple[int, int]] = lambda value: (value, value) if isinstance(value, int) else tuple(value)
+    kernel = pair(module.kernel_size)
+    plain = pair(module.padding) == (0, 0) and pair(module.dilation) == (1, 1) and not module.ceil_mode
+    if plain and kernel == pair(module.stride) and kernel[0] == kernel[1] <= 3:
+        return kernel[0]
+    return None
+
+
+def _max_pool(maps: Tensor, side: int) -> Tensor:
+    """Maxima over windows side by side."""
+    height, width = (size // side * side for size in maps.shape[2:])
+    parts = [maps[..., i:height:side, j:width:side] for i in range(side) for j in range(side)]
+    out = parts[0]
+    for part in parts[1:]:
+        out = torch.maximum(out, part)
+    return out.contiguous()
+
+
+def _last_uses(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """Step -> the values that no later step reads."""
+    last: dict[fx.Node, fx.Node] = {}
+    for node in nodes:
+        for parent in node.all_input_nodes:
+            last[parent] = node
+    found: dict[fx.Node, list[fx.Node]] = {}
+    for parent, node in last.items():
+        found.setdefault(node, []).append(parent)
+    return found
+
