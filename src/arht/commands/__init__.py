@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from arht.commands.data import Data
 from arht.commands.demo import Demo
+from arht.commands.embed import Embed
 from arht.commands.test import Test
 from arht.commands.train import Train
 
@@ -22,4 +24,4 @@ class Command(Protocol):
         """Do it, print, and return the exit code."""
 
 
-COMMANDS: dict[str, Callable[..., Command]] = {"test": Test, "demo": Demo, "train": Train}
+COMMANDS: dict[str, Callable[..., Command]] = {"test": Test, "demo": Demo, "train": Train, "embed": Embed, "data": Data}

@@ -41,10 +41,10 @@ class Settings:
             if not math.isfinite(value) or value < 0 or (name == "learning_rate" and value == 0):
                 least = "> 0" if name == "learning_rate" else ">= 0"
                 raise InputError(f"{WHO}: {name} must be a finite number {least}; got {value}.")
-        for name, least in (("batch_size", 1), ("epochs", 1), ("warmup_epochs", 0), ("patience", 1)):
+        for name, fewest in (("batch_size", 1), ("epochs", 1), ("warmup_epochs", 0), ("patience", 1)):
             count = getattr(self, name)
-            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < least):
-                raise InputError(f"{WHO}: {name} must be an integer >= {least}; got {count!r}.")
+            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < fewest):
+                raise InputError(f"{WHO}: {name} must be an integer >= {fewest}; got {count!r}.")
         if self.schedule not in ("constant", "cosine"):
             raise InputError(f"{WHO}: schedule must be one of constant, cosine; got {self.schedule!r}.")
 
