@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from arht.io.streams import STREAMS, iter_tables, open_table
 from arht.io.tables import SUFFIXES, read_table
 
-__all__ = ["SUFFIXES", "read_table"]
+__all__ = ["STREAMS", "SUFFIXES", "iter_tables", "open_table", "read_table"]

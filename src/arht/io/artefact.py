@@ -48,7 +48,13 @@ def write(path: str | os.PathLike[str], kind: str, header: Mapping[str, Any], te
     }
     about = dict(header)
     found = digest(kind, about, plain)
-    outer = {"schema": SCHEMA, "kind": kind, "version": import_module("arht").__version__, "digest": found, "header": about}
+    outer = {
+        "schema": SCHEMA,
+        "kind": kind,
+        "version": import_module("arht").__version__,
+        "digest": found,
+        "header": about,
+    }
     data = save(plain, metadata={"arht": json.dumps(outer, allow_nan=False)})
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
