@@ -152,8 +152,8 @@ def _images(options: Embed, encoder: Posterior) -> Images:
     trained_on = record.get("options", {}).get("data", "not trained by arht train")
     if trained_on != options.data:
         raise InputError(
-            f"{WHO}: --split {options.split} needs the data that the encoder was trained on; got {options.data}, it was "
-            f"{trained_on}. Name a split of the data itself."
+            f"{WHO}: --split {options.split} needs the data that the encoder was trained on; got {options.data}, it "
+            f"was {trained_on}. Name a split of the data itself."
         )
     images = load(options.data, "train", limit=record["limit"], **common)
     import torch

@@ -25,6 +25,7 @@ def read_arrays(path: Path, split: str) -> Images:
     except FileNotFoundError:
         raise InputError(f"load: needs the file {path}; it does not exist. Check the path.") from None
     except Exception as error:  # numpy and zipfile raise what a damaged byte leads them to
+        error = ValueError("it is no archive, or holds pickled objects") if "pickle" in str(error) else error
         raise InputError(
             f"load: {path} must be an npz file of arrays; got: {error}. Write it with numpy.savez."
         ) from None
