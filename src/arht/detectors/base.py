@@ -96,6 +96,10 @@ class Detector(ABC):
     """Name of the statistic in results."""
     needs_fit: ClassVar[bool] = True
     """Whether there is anything to learn from a reference."""
+    merges: ClassVar[bool] = True
+    """Whether it can learn in pieces: `partial_fit` and `merge`."""
+    explains: ClassVar[bool] = False
+    """Whether its statistic can be shared out over directions."""
 
     def __init__(self, *, tail: Tail = "upper", combine: str = "fisher") -> None:
         self.tail: Tail = tail
@@ -137,6 +141,9 @@ class Detector(ABC):
     @abstractmethod
     def _restore(self, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Take back what `_state` gave."""
+
+    def _seen(self, queries: Any) -> None:  # noqa: B027
+        """Look at calibration queries before they are scored."""
 
     def _explain(self, queries: Any, measured: Measured, nearest: int) -> Explanation:
         raise InputError(
@@ -193,7 +200,7 @@ class Detector(ABC):
         `other` does not change; parameters and layers must be the same.
         """
         who = self._who("merge")
-        if type(other) is not type(self) or other.parameters != self.parameters:
+        if type(other) is not type(self) or _plain(other.parameters) != _plain(self.parameters):
             raise InputError(
                 f"{who}: both sides must be of one kind with the same parameters; got {self!r} and {other!r}. "
                 "Make them alike and fit them again."
@@ -229,7 +236,11 @@ class Detector(ABC):
             scores = self._layers.calibrate(who, self._chunks(who, heldout), self.combine)
             self._law, self._margin = Conformal(scores), Margin(scores.sort().values)
             return self
-        parts = [self._measure(self._queries(who, chunk)).score for chunk in self._chunks(who, heldout)]
+        parts = []
+        for chunk in self._chunks(who, heldout):
+            queries = self._queries(who, chunk)
+            self._seen(queries)
+            parts.append(self._measure(queries).score)
         self._set_law(who, torch.cat(parts))
         return self
 
@@ -417,7 +428,7 @@ class Detector(ABC):
     def _pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         header: dict[str, Any] = {
             "class": type(self).__name__,
-            "parameters": self._plain_parameters(),
+            "parameters": _plain(self._plain_parameters()),
             "inputs": self._inputs,
             "tail": None if self._law is None else self._law.tail,
         }
@@ -448,6 +459,15 @@ class Detector(ABC):
             else:
                 detector._law, detector._margin = Conformal(scores), Margin(scores)
         return detector
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: arrays, tensors and tuples as lists."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _tuples(value: Any) -> Any:

@@ -99,6 +99,8 @@ class EmbeddingDetector(Detector):
         As in `Detector`.
     """
 
+    explains = True
+
     def __init__(
         self, *, reference: Against = "global", tail: Tail = "upper", combine: str = "fisher", keep: int = 256
     ) -> None:

@@ -103,7 +103,8 @@ class Layers:
         for name, (queries, measured) in self._measured(who, draws).items():
             detector = self.detectors[name]
             log_p[name] = self._log_p(name, measured.score)
-            parts[name] = detector._back(detector._explain(queries, measured, nearest), draws[name])
+            if detector.explains:
+                parts[name] = detector._back(detector._explain(queries, measured, nearest), draws[name])
         total = torch.stack(list(log_p.values())).sum(0)
         even = torch.full_like(total, 1 / len(log_p))
         shares = {name: torch.where(total == 0, even, value / total) for name, value in log_p.items()}

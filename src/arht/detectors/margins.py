@@ -21,10 +21,11 @@ Array = npt.NDArray[np.float64]
 class Margin:
     """P(score ≥ s) among n sorted calibration scores: by rank, and by an exponential law beyond the largest few.
 
-    Inside, the rank (1 + #{scores ≥ s}) / (n + 1), straight between the scores; beyond the score u above which a
-    share `tail` of them lies, p(u) exp(-(s - u) / β) with β the mean excess over u, so that far queries keep their
-    order where ranks end. A yardstick for combining and ranking, not a p-value with a guarantee: that one is made
-    by `arht.stats.nulls.Conformal` from the result.
+    Inside, #{scores ≥ s} / (n + 1), straight between the scores, so that it never contradicts the order of the
+    conformal p-values; beyond the score u above which a share `tail` of them lies (0: the largest),
+    p(u) exp(-(s - u) / β), β the mean excess of the largest 2 % (five at least), so that far queries keep their order
+    where ranks end. A yardstick for combining and ranking, not a p-value with a guarantee: that one is made by
+    `arht.stats.nulls.Conformal` from the result.
     """
 
     scores: Float[Tensor, " n"]
@@ -43,15 +44,12 @@ class Margin:
     def _upper(self, table: Tensor, scores: Tensor) -> Tensor:
         n = len(table)
         x, first = np.unique(table.numpy(), return_index=True)
-        p = (1 + n - first) / (n + 1.0)  # at a calibration score: itself and all above it, plus one
-        count = min(max(int(self.tail * n), 1), n)
-        start = int(np.searchsorted(x, table[n - count].item()))
-        excess = float((table[n - count :] - x[start]).mean())
-        if excess <= 0:
-            excess = float(table.std(correction=0)) or max(abs(float(x[start])), 1.0)
+        p = (n - first) / (n + 1.0)
+        start = int(np.searchsorted(x, table[n - min(max(int(self.tail * n), 1), n)].item()))
+        top = table[n - min(max(n // 50, 5), n) :]
+        excess = float((top - top[0]).mean()) or float(table.std(correction=0)) or max(abs(float(x[start])), 1.0)
         s = scores.detach().cpu().numpy().astype(np.float64)
-        inside = np.log(np.interp(s, x[: start + 1], p[: start + 1]))
-        inside = np.where(s < x[0], 0.0, inside)
+        inside = np.where(s < x[0], 0.0, np.log(np.interp(s, x[: start + 1], p[: start + 1])))
         beyond = np.log(p[start]) - (s - x[start]) / excess
         return torch.from_numpy(np.where(np.isnan(s), np.nan, np.where(s > x[start], beyond, inside)))
 

@@ -78,7 +78,9 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], dict[str, T
 
     file = Path(path)
     start = _start(file)
-    if start.startswith((b"\x80", b"PK\x03\x04")):
+    # a safetensors file starts with the length of its header in 8 bytes, which can begin as a pickle does
+    ours = start[4:] == b"\0\0\0\0{"
+    if start.startswith((b"\x80", b"PK\x03\x04")) and not ours:
         raise InputError(
             f"load: {file} must be a safetensors file; got a pickle or an archive of one. "
             "Loading a pickle can run code, so it is refused; save with arht."
@@ -134,7 +136,7 @@ def _start(file: Path) -> bytes:
         raise InputError(f"load: needs a file; got {file}, which is a folder. Name a file in it.")
     try:
         with file.open("rb") as opened:
-            start = opened.read(8)
+            start = opened.read(9)
     except OSError as error:
         raise InputError(
             f"load: needs a file that can be opened; got {file}: {error.strerror}. Check its name and its permissions."
