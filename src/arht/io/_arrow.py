@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from arht.io._checks import index_column, ragged, text_column
 
-__all__ = ["check_columns", "floats", "is_list", "is_single", "lists", "numeric", "stacked"]
+__all__ = ["check_columns", "floats", "innermost", "is_list", "is_single", "lists", "numeric", "stacked"]
 
 Array = npt.NDArray[np.floating[Any]]
 
@@ -36,14 +36,20 @@ def is_single(kinds: Sequence[Any]) -> bool:
     """Whether columns, or the lists in the one column, are all float32."""
     import pyarrow as pa
 
-    inner = [kind.value_type if is_list(kind) else kind for kind in kinds]
-    return bool(inner) and all(kind == pa.float32() for kind in inner)
+    return bool(kinds) and all(innermost(kind) == pa.float32() for kind in kinds)
+
+
+def innermost(kind: Any) -> Any:
+    """The type of the numbers in lists of lists."""
+    while is_list(kind):
+        kind = kind.value_type
+    return kind
 
 
 def check_columns(file: Path, names: Sequence[str], kinds: Sequence[Any]) -> None:
     """Nothing but numbers, or one column of lists of numbers."""
     if len(kinds) == 1 and is_list(kinds[0]):
-        if not numeric(kinds[0].value_type):
+        if not numeric(innermost(kinds[0])) or (is_list(kinds[0].value_type) and is_list(kinds[0].value_type.value_type)):
             text_column(file, names[0], str(kinds[0]))
         return
     for name, kind in zip(names, kinds, strict=True):
@@ -74,7 +80,7 @@ def stacked(columns: Sequence[Any], rows: int, single: bool) -> Array:
 
 
 def lists(file: Path, name: str, chunk: Any) -> Array:
-    """One chunk of a list column -> [n, P]."""
+    """One chunk of a list column -> [n, P]; of lists of lists -> [n, K, P]."""
     import pyarrow.compute
 
     lengths = np.asarray(pyarrow.compute.list_value_length(chunk).fill_null(0).to_numpy(zero_copy_only=False))
@@ -82,4 +88,6 @@ def lists(file: Path, name: str, chunk: Any) -> Array:
         ragged(file, name, int(lengths.min()), int(lengths.max()))
     if not len(lengths) or not lengths[0]:
         return np.empty((len(chunk), 0))
-    return floats(chunk.flatten()).reshape(len(chunk), -1)
+    flat = chunk.flatten()
+    inner = lists(file, name, flat) if is_list(flat.type) else floats(flat)
+    return inner.reshape(len(chunk), int(lengths[0]), *inner.shape[1:])

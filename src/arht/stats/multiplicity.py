@@ -120,11 +120,7 @@ def decide(pvalues: Any, *, fdr: float = 0.05, method: str = "bh", smallest_pval
             f"decide: method must be one of {', '.join(map(repr, METHODS))}; got {method!r}. "
             "Use 'bh', or 'by' where the dependence of the p-values is unknown."
         )
-    if not 0 < fdr < 1:
-        raise InputError(
-            f"decide: fdr must be above 0 and below 1; got {fdr!r}. "
-            "It is the share of false rejections to allow; use 0.05, for instance."
-        )
+    check_fdr(fdr)
     if not 0 <= smallest_pvalue <= 1:
         raise InputError(
             f"decide: smallest_pvalue must be between 0 and 1; got {smallest_pvalue!r}. "
@@ -135,7 +131,7 @@ def decide(pvalues: Any, *, fdr: float = 0.05, method: str = "bh", smallest_pval
     adjusted[(adjusted > fdr) & (adjusted <= fdr * (1 + TIE))] = fdr
     rejected = adjusted <= fdr  # False where NaN
     tested = int(np.count_nonzero(~np.isnan(p)))
-    _warn_of_resolution(p[~np.isnan(p)], fdr, method, smallest_pvalue)
+    warn_of_resolution(tested, _factor(p[~np.isnan(p)], method), fdr, method, smallest_pvalue)
     return Decision(
         rejected=restore(rejected),
         adjusted=restore(adjusted),
@@ -193,11 +189,24 @@ def _null_share(p: Array, threshold: float = 0.5) -> float:
     return float((1 + np.count_nonzero(p > threshold)) / (p.size * (1 - threshold)))
 
 
-def _warn_of_resolution(p: Array, fdr: float, method: str, floor: float) -> None:
-    m = p.size
+def check_fdr(fdr: float) -> None:
+    """Above 0 and below 1."""
+    if not 0 < fdr < 1:
+        raise InputError(
+            f"decide: fdr must be above 0 and below 1; got {fdr!r}. "
+            "It is the share of false rejections to allow; use 0.05, for instance."
+        )
+
+
+def _factor(p: Array, method: str) -> float:
+    """c of a method: a lone rejection needs p <= fdr/(m c)."""
+    return {"bh": 1.0, "by": float(np.sum(1 / np.arange(1, p.size + 1))), "storey": _null_share(p)}[method]
+
+
+def warn_of_resolution(m: int, c: float, fdr: float, method: str, floor: float) -> None:
+    """Warn if the law's smallest p-value is too large for a lone rejection among m."""
     if m == 0:
         return
-    c = {"bh": 1.0, "by": float(np.sum(1 / np.arange(1, m + 1))), "storey": _null_share(p)}[method]
     if floor <= fdr / (m * c) * (1 + TIE):
         return
     needed = math.ceil(floor * m * c / fdr * (1 - TIE))
