@@ -200,7 +200,9 @@ def check_fdr(fdr: float) -> None:
 
 def _factor(p: Array, method: str) -> float:
     """c of a method: a lone rejection needs p <= fdr/(m c)."""
-    return {"bh": 1.0, "by": float(np.sum(1 / np.arange(1, p.size + 1))), "storey": _null_share(p)}[method]
+    if method == "by":
+        return float(np.sum(1 / np.arange(1, p.size + 1)))
+    return _null_share(p) if method == "storey" and p.size else 1.0
 
 
 def warn_of_resolution(m: int, c: float, fdr: float, method: str, floor: float) -> None:
