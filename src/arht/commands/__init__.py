@@ -11,6 +11,7 @@ from typing import Protocol
 from arht.commands.data import Data
 from arht.commands.demo import Demo
 from arht.commands.embed import Embed
+from arht.commands.report import Report
 from arht.commands.test import Test
 from arht.commands.train import Train
 
@@ -24,4 +25,4 @@ class Command(Protocol):
         """Do it, print, and return the exit code."""
 
 
-COMMANDS: dict[str, Callable[..., Command]] = {"test": Test, "demo": Demo, "train": Train, "embed": Embed, "data": Data}
+COMMANDS: dict[str, Callable[..., Command]] = {"test": Test, "demo": Demo, "train": Train, "embed": Embed, "data": Data, "report": Report}

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from arht.errors import InputError, ResolutionWarning
 from arht.report.histograms import score_histograms
+from arht.report.words import GUARANTEES
 
 __all__ = ["FDRS", "METHODS", "collect", "finite"]
 
@@ -25,6 +26,7 @@ FDRS = (0.01, 0.05, 0.1, 0.2)
 METHODS = ("bh", "by")
 LONGEST = 2000
 """Items of a list in the run record that are kept in the page."""
+SUMMARIES = ("reference", "calibration", "audit", "settings", "versions", "detector")
 BASIC = ("row", "score", "pvalue", "statistic", "ridge", "outcome", "adjusted_pvalue", "rejected")
 
 
@@ -45,6 +47,7 @@ def collect(
     `labels` are 0 or 1 (OOD) for each row; without them the column ``label`` is taken, where there is one.
     `reference` and `calibration` are scores of those inputs; without them the run record's summaries are taken.
     """
+    _check(run)
     score, pvalue, outcome = (np.asarray(columns[name]) for name in ("score", "pvalue", "outcome"))
     score, pvalue = score.astype(np.float64), pvalue.astype(np.float64)
     truth = _truth(columns, labels, len(score))
@@ -84,6 +87,23 @@ def collect(
     }
     record: dict[str, Any] = finite({"report": found, "run": _trimmed(dict(run))})
     return record
+
+
+def _check(run: Mapping[str, Any]) -> None:
+    """The few fields of the run record that decide anything."""
+    decision = run.get("decision") or {"fdr": 0.05, "method": "bh"}
+    floor = run.get("smallest_pvalue")
+    for name, value, right in (
+        ("guarantee", run.get("guarantee"), run.get("guarantee") in GUARANTEES),
+        ("decision", decision, isinstance(decision, Mapping) and {"fdr", "method"} <= {*decision}),
+        ("smallest_pvalue", floor, floor is None or isinstance(floor, int | float)),
+        *((name, run.get(name), isinstance(run.get(name) or {}, Mapping)) for name in SUMMARIES),
+    ):
+        if not right:
+            raise InputError(
+                f"arht report: the run record must be that of arht score; got {name} = {str(value)[:60]!r}. "
+                "Score the queries again."
+            )
 
 
 def finite(value: Any) -> Any:
@@ -161,7 +181,7 @@ def _decisions(
                 "threshold": decision.threshold,
                 # a cut on the score exists where every flagged score is above every other
                 "score_cut": float(lowest) if decision.rejected_count and lowest > highest else None,
-                "limit": str(caught[0].message).removeprefix("decide: ") if caught else None,
+                "limit": str(caught[0].message).partition(". ")[2] if caught else None,
             }
             if truth is not None:
                 entry["realised_fdr"] = realised_fdr(decision, truth).as_dict()
@@ -176,7 +196,10 @@ def _file_decision(columns: Columns, decisions: list[dict[str, Any]], chosen: Ma
     if own is None or "rejected" not in columns:
         return {"rejected": None, "agrees": None}
     count = int(np.asarray(columns["rejected"]).astype(bool).sum())
-    return {"rejected": count, "agrees": count == own["rejected"] and own["tested"] == chosen.get("tested", own["tested"])}
+    return {
+        "rejected": count,
+        "agrees": count == own["rejected"] and own["tested"] == chosen.get("tested", own["tested"]),
+    }
 
 
 def _pvalue_plots(

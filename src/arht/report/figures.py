@@ -40,8 +40,7 @@ def score_figure(scores: Mapping[str, Any], decisions: Sequence[Mapping[str, Any
         board.steps([across(edge) for edge in edges], [up(share) for share in group["share"]], floor, f"bars {kind}")
         board.line(left, floor, right, floor, "axis")
         words = f"{group['name']} ({group['count']:,})"
-        at_left = sum(group["share"][: len(edges) // 2]) < 0.5
-        board.text(left if at_left else right, floor - ROW + 18, words, "name", "start" if at_left else "end")
+        board.text(left, floor - ROW + 18, words, "name")
     for i, decision in enumerate(decisions):
         if decision["score_cut"] is not None:
             x = across(decision["score_cut"])
@@ -49,7 +48,9 @@ def score_figure(scores: Mapping[str, Any], decisions: Sequence[Mapping[str, Any
             board.add(f'<g data-when="{i}"{hidden}>')
             board.line(x, top - 10, x, base, "cut")
             near = x > width / 2
-            board.text(x - 5 if near else x + 5, top - 3, "flagged from here on", "cut-label", "end" if near else "start")
+            board.text(
+                x - 5 if near else x + 5, top - 3, "flagged from here on", "cut-label", "end" if near else "start"
+            )
             board.add("</g>")
     board.axis_x(across, base, "score" + (", logarithmic axis" if scores["log"] else ""), count=8 if width > 500 else 5)
     return board.render()
@@ -62,8 +63,8 @@ def pvalue_figure(plots: Sequence[Mapping[str, Any]], key: str) -> str:
     lowest = 10 ** math.floor(math.log10(max(min(values), 1e-12)) + 1e-9)
     low = min(lowest, 0.1)
     board = Board(
-        400,
         360,
+        340,
         "Quantiles of the p-values",
         "; ".join(
             f"{plot['of']}: smallest {short(plot['observed'][0])} where {short(plot['expected'][0])} is expected, "
@@ -72,9 +73,9 @@ def pvalue_figure(plots: Sequence[Mapping[str, Any]], key: str) -> str:
         ),
         key,
     )
-    across, up = Scale(low, 1, 62, 388, True), Scale(low, 1, 310, 14, True)
-    board.axis_x(across, 310, "uniform quantile", top=14)
-    board.axis_y(up, 62, "p-value", right=388)
+    across, up = Scale(low, 1, 50, 352, True), Scale(low, 1, 290, 12, True)
+    board.axis_x(across, 290, "uniform quantile", top=12)
+    board.axis_y(up, 50, "p-value", right=352)
     inside = [i for i, value in enumerate(first["expected"]) if value >= low]
     board.band(
         [across(first["expected"][i]) for i in inside],
@@ -97,15 +98,15 @@ def ranking_figure(curve: Mapping[str, Any], blind: float | None, name: str, key
     labels = ("false alarms", "OOD found") if roc else ("OOD found (recall)", "share of OOD (precision)")
     middle = min(range(len(curve["x"])), key=lambda i: abs(curve["x"][i] - (0.05 if roc else 0.8)))
     board = Board(
-        400,
         360,
+        340,
         title,
         f"At {curve['x'][middle]:.0%} {labels[0]}, {labels[1]} is {curve['y'][middle]:.1%}.",
         key,
     )
-    across, up = Scale(0, 1, 62, 388), Scale(0, 1, 310, 14)
-    board.axis_x(across, 310, labels[0], top=14)
-    board.axis_y(up, 62, labels[1], right=388)
+    across, up = Scale(0, 1, 50, 352), Scale(0, 1, 290, 12)
+    board.axis_x(across, 290, labels[0], top=12)
+    board.axis_y(up, 50, labels[1], right=352)
     x = [across(value) for value in curve["x"]]
     if curve["low"] is not None:
         board.band(x, [up(v or 0) for v in curve["low"]], [up(v or 0) for v in curve["high"]], "band")

@@ -21,7 +21,7 @@ from arht.report.words import GUARANTEES, METHOD_NAMES, METHOD_WORDS, OUTCOMES, 
 
 __all__ = ["render", "write"]
 
-GALLERY = 12
+GALLERY = 10
 SECTIONS = {
     "decision": "Decision",
     "scores": "Scores",
@@ -61,15 +61,14 @@ def render(record: Mapping[str, Any], *, pictures: Mapping[int, Mapping[str, Any
         found = at(record, pointer)
         if not found or found.get("value") is None:
             return escape("not available")
-        return Markup('<data value="{}" data-field="{}/value" title="{}">{}</data>').format(
-            json.dumps(found["value"]), pointer, pointer, estimate(found, places)
+        return Markup('<data value="{}" data-field="{}/value" title="{}">{} <small>{}</small></data>').format(
+            json.dumps(found["value"]), pointer, pointer, *estimate(found, places)
         )
 
     environment = Environment(
         loader=PackageLoader("arht.report", "."),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=StrictUndefined,
-        trim_blocks=True,
     )
     decisions = report["decisions"]
     drawn = {name: Markup(svg) for name, svg in _figures(report).items()}

@@ -19,9 +19,9 @@ GUARANTEES: Mapping[str, str] = {
 }
 METHOD_NAMES: Mapping[str, str] = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli", "storey": "Storey"}
 METHOD_WORDS: Mapping[str, str] = {
-    "bh": "Holds for independent p-values and for conformal ones that share a calibration set.",
-    "by": "Holds under any dependence between the p-values, and flags fewer for it.",
-    "storey": "Estimates the share of in-distribution inputs; holds for independent p-values only.",
+    "bh": "holds for independent p-values and for conformal ones that share a calibration set.",
+    "by": "holds under any dependence between the p-values, and flags fewer for it.",
+    "storey": "estimates the share of in-distribution inputs; holds for independent p-values only.",
 }
 OUTCOMES: Mapping[int, str] = {
     0: "no p-value",
@@ -31,7 +31,7 @@ OUTCOMES: Mapping[int, str] = {
 
 
 def number(value: Any, kind: str = "auto") -> str:
-    """A number for reading. Kinds: count, percent, p, auto."""
+    """A number for reading. Kinds: count, percent and rate (of shares), brief, auto."""
     if value is None:
         return "not available"
     if isinstance(value, bool):
@@ -44,12 +44,12 @@ def number(value: Any, kind: str = "auto") -> str:
         return f"{100 * value:.3g} %"
     if kind == "rate":
         return f"{100 * value:.1f} %"
-    return f"{value:.4g}".replace("-", "−")
+    return f"{value:.{3 if kind == 'brief' else 4}g}".replace("-", "−")
 
 
-def estimate(value: Mapping[str, Any], places: int = 1) -> str:
-    """A share with its interval, in percent."""
+def estimate(value: Mapping[str, Any], places: int = 1) -> tuple[str, str]:
+    """A share in percent, and its interval."""
     middle = f"{100 * value['value']:.{places}f} %"
     if value.get("low") is None or value.get("high") is None:
-        return middle
-    return f"{middle} [{100 * value['low']:.{places}f}, {100 * value['high']:.{places}f}]"
+        return middle, ""
+    return middle, f"[{100 * value['low']:.{places}f}, {100 * value['high']:.{places}f}]"
