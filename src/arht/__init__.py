@@ -13,6 +13,7 @@ _HOMES = {
     "ArhtWarning": "arht.errors",
     "Decision": "arht.stats",
     "DetectionResult": "arht.detectors",
+    "Guard": "arht.guard",
     "InputError": "arht.errors",
     "Moments": "arht.stats",
     "Outcome": "arht.stats",
@@ -31,6 +32,7 @@ __all__ = ["__version__", *_HOMES]  # pinned by a test
 if TYPE_CHECKING:
     from arht.detectors import ARHTDetector, DetectionResult
     from arht.errors import ArhtError, ArhtWarning, InputError
+    from arht.guard import Guard
     from arht.loading import load
     from arht.stats import (
         Decision,
@@ -51,7 +53,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_HOMES[name]), name)
         globals()[name] = value
         return value
-    if name in ("stats", "io", "nets", "posterior", "training", "data"):
+    if name in ("stats", "io", "nets", "posterior", "training", "data", "detectors", "guard", "evaluation"):
         return import_module(f"arht.{name}")
     raise AttributeError(f"module 'arht' has no attribute {name!r}")
 

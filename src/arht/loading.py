@@ -13,6 +13,7 @@ __all__ = ["READERS", "load"]
 READERS = {
     "detector": "arht.detectors.base",
     "encoder": "arht.posterior.files",
+    "guard": "arht.guard.files",
 }
 """Kind of artefact -> the module whose ``of_artefact(path, kind, header, tensors, **options)`` makes the object."""
 

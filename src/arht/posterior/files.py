@@ -45,17 +45,22 @@ def save(encoder: Posterior, path: str | os.PathLike[str], *, transform: Any = N
     record : optional
         What to keep about the training (its digest, its settings): anything that JSON holds.
     """
+    header = header_of(encoder, transform=transform, record=record)
+    return artefact.write(path, "encoder", header, encoder.state_dict())
+
+
+def header_of(encoder: Posterior, *, transform: Any = None, record: Any = None) -> dict[str, Any]:
+    """What an encoder's file says beside its tensors."""
     transform = encoder.transform if transform is None else transform
     net = encoder.net
     known = isinstance(net, Net) and type(net).__name__ in ARCHITECTURES
-    header = {
+    return {
         "architecture": {"architecture": type(net).__name__, **net.config()} if known else None,
         "module": f"{type(net).__module__}.{type(net).__qualname__}",
         "posterior": encoder.config(),
         "transform": None if transform is None else transform.config(),
         "record": encoder.record if record is None else record,
     }
-    return artefact.write(path, "encoder", header, encoder.state_dict())
 
 
 def load(path: str | os.PathLike[str], *, net: nn.Module | None = None) -> Posterior:
