@@ -23,7 +23,7 @@ SLACK = 1e-9
 """Relative slack of the cut: a calibration row must fall on the same side in a batch of any size."""
 
 
-class OutlierDetector(OutlierMixin, BaseEstimator):
+class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     """Base of the estimators. `fit` splits X into a reference and a calibration set.
 
     Attributes
@@ -46,7 +46,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
     def _detector(self) -> Detector:
         """A new detector with the estimator's parameters."""
 
-    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the reference and calibrate.
 
         X [n, P] is in-distribution data; y, classes, is used where reference is not "global", and ignored otherwise.
@@ -67,42 +67,39 @@ class OutlierDetector(OutlierMixin, BaseEstimator):
         self.offset_ = self._offset(detector)
         return self
 
-    def score_samples(self, X: Any) -> Array:  # noqa: N803
+    def score_samples(self, X: Any) -> Array:
         """The detector's score with its sign turned: larger is more normal."""
         return -self._score(X)
 
-    def decision_function(self, X: Any) -> Array:  # noqa: N803
+    def decision_function(self, X: Any) -> Array:
         """`score_samples` minus `offset_`: negative for outliers at `level`."""
         return self.score_samples(X) - self.offset_
 
-    def predict(self, X: Any) -> npt.NDArray[np.int64]:  # noqa: N803
+    def predict(self, X: Any) -> npt.NDArray[np.int64]:
         """-1 for outliers, 1 for inliers.
 
         Without `fdr`, each row by itself: -1 where its p-value is at most `level`. With `fdr`, the rows of X together:
         -1 where rejected at that false-discovery rate, so that the answer about a row depends on the others.
         """
-        if self.fdr is None:
-            outlier = self.decision_function(X) < 0
-        else:
-            outlier = np.asarray(self.decide(X).rejected)
+        outlier = self.decision_function(X) < 0 if self.fdr is None else np.asarray(self.decide(X).rejected)
         return np.where(outlier, -1, 1)
 
-    def pvalues(self, X: Any) -> Array:  # noqa: N803
+    def pvalues(self, X: Any) -> Array:
         """Conformal p-values."""
         X = self._checked(X)
         return np.asarray(self.detector_.test(X).pvalue)
 
-    def decide(self, X: Any, fdr: float | None = None) -> Decision:  # noqa: N803
+    def decide(self, X: Any, fdr: float | None = None) -> Decision:
         """The rows of X to reject at a false-discovery rate: `fdr`, else the estimator's own, else 0.05."""
         X = self._checked(X)
         rate = self.fdr if fdr is None else fdr
         return self.detector_.test(X).decide(fdr=0.05 if rate is None else rate, method=self.method)
 
-    def _score(self, X: Any) -> Array:  # noqa: N803
+    def _score(self, X: Any) -> Array:
         X = self._checked(X)
         return np.asarray(self.detector_.score(X), dtype=np.float64)
 
-    def _checked(self, X: Any) -> Any:  # noqa: N803
+    def _checked(self, X: Any) -> Any:
         check_is_fitted(self)
         return np.ascontiguousarray(validate_data(self, X, dtype=[np.float64, np.float32], reset=False))
 
