@@ -84,9 +84,8 @@ def _report(options: Report) -> dict[str, Any]:
     )
     rows = record["report"]["table"]["columns"]["row"]
     if options.explain:
-        tested = [
-            row for row, p in zip(rows, record["report"]["table"]["columns"]["pvalue"], strict=True) if p is not None
-        ]
+        pvalues = record["report"]["table"]["columns"]["pvalue"]
+        tested = [row for row, p in zip(rows, pvalues, strict=True) if p is not None]
         record["report"]["explanations"] = _explain(scores.record, rows, tested[: options.explain])
     pictures = None if options.images is None else thumbnails(_images(options), rows)
     html = render(record, pictures=pictures)
@@ -131,9 +130,9 @@ def _explain(run: dict[str, Any], rows: list[int], wanted: list[int]) -> dict[st
     """Explanations by place in the table, from the detector and the query files that the run record names."""
     import numpy as np
 
-    import arht
     from arht.io import artefact
     from arht.io.streams import open_table
+    from arht.loading import load
     from arht.report.explain import explanations
 
     about = run.get("detector") or {}
@@ -143,7 +142,7 @@ def _explain(run: dict[str, Any], rows: list[int], wanted: list[int]) -> dict[st
             f"{WHO}: --explain needs the detector that made the scores; got {about['path']}, which has changed since. "
             "Score again, or leave --explain out."
         )
-    detector = arht.load(about["path"])
+    detector = load(about["path"])
     settings = run.get("settings") or {}
     apart = [settings[name] for name in ("id", "label") if settings.get(name)]
     found: dict[int, Any] = {}

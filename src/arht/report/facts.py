@@ -196,10 +196,8 @@ def _file_decision(columns: Columns, decisions: list[dict[str, Any]], chosen: Ma
     if own is None or "rejected" not in columns:
         return {"rejected": None, "agrees": None}
     count = int(np.asarray(columns["rejected"]).astype(bool).sum())
-    return {
-        "rejected": count,
-        "agrees": count == own["rejected"] and own["tested"] == chosen.get("tested", own["tested"]),
-    }
+    same = count == own["rejected"] and own["tested"] == chosen.get("tested", own["tested"])
+    return {"rejected": count, "agrees": same}
 
 
 def _pvalue_plots(

@@ -17,6 +17,7 @@ KINDS = {
     "in-distribution queries": "query",
     "OOD queries": "ood",
 }
+FLAGGED = "flagged from here on"
 ROW = 66
 
 
@@ -48,9 +49,7 @@ def score_figure(scores: Mapping[str, Any], decisions: Sequence[Mapping[str, Any
             board.add(f'<g data-when="{i}"{hidden}>')
             board.line(x, top - 10, x, base, "cut")
             near = x > width / 2
-            board.text(
-                x - 5 if near else x + 5, top - 3, "flagged from here on", "cut-label", "end" if near else "start"
-            )
+            board.text(x - 5 if near else x + 5, top - 3, FLAGGED, "cut-label", "end" if near else "start")
             board.add("</g>")
     board.axis_x(across, base, "score" + (", logarithmic axis" if scores["log"] else ""), count=8 if width > 500 else 5)
     return board.render()

@@ -175,7 +175,7 @@ def _figures(report: Mapping[str, Any]) -> dict[str, str]:
 
 def _items(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows of the table, as the template needs them."""
-    columns, ranks = report["table"]["columns"], report["table"]["rank"]
+    columns = report["table"]["columns"]
     own = next((entry for entry in report["decisions"] if entry["chosen"]), None)
     found = []
     for i, (row, p) in enumerate(zip(columns["row"], columns["pvalue"], strict=True)):
@@ -183,7 +183,6 @@ def _items(report: Mapping[str, Any]) -> list[dict[str, Any]]:
             {
                 "name": str(columns["id"][i]) if "id" in columns else f"row {row}",
                 "file": columns["file"][i] if "file" in columns else None,
-                "rank": f"{ranks[i]:,}",
                 "p": p,
                 "ood": columns["ood"][i] if "ood" in columns else None,
                 "flagged": own is not None and p is not None and own["rejected"] > 0 and p <= own["threshold"],

@@ -38,6 +38,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
+        """The place of a value."""
         low, high, at = self.low, self.high, min(max(value, self.low), self.high)
         if self.log:
             low, high, at = math.log10(low), math.log10(high), math.log10(at)
@@ -79,15 +80,19 @@ class Board:
     parts: list[str] = field(default_factory=list)
 
     def add(self, text: str) -> None:
+        """Put in a piece of SVG."""
         self.parts.append(text)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, kind: str, extra: str = "") -> None:
+        """A straight line."""
         self.add(f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"{extra}/>')
 
     def text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start", extra: str = "") -> None:
+        """Words; they are escaped."""
         self.add(f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}"{extra}>{escape(words)}</text>')
 
     def path(self, points: Iterable[tuple[float, float]], kind: str, *, closed: bool = False, extra: str = "") -> None:
+        """A line through points, or an area within them."""
         way = "L".join(f"{x:.5g} {y:.5g}" for x, y in points)
         if way:
             self.add(f'<path d="M{way}{"Z" if closed else ""}" class="{kind}"{extra}/>')
@@ -100,10 +105,12 @@ class Board:
         self.path([*points, (edges[-1], base)], kind, closed=True)
 
     def band(self, x: Sequence[float], low: Sequence[float], high: Sequence[float], kind: str) -> None:
+        """The area between two lines."""
         there = list(zip(x, high, strict=True))
         self.path([*there, *reversed(list(zip(x, low, strict=True)))], kind, closed=True)
 
     def dots(self, points: Iterable[tuple[float, float]], kind: str, radius: float = 2.2) -> None:
+        """A dot at each point."""
         for x, y in points:
             self.add(f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" class="{kind}"/>')
 
@@ -118,6 +125,7 @@ class Board:
         self.text((scale.start + scale.end) / 2, y + 32, label, "label", "middle")
 
     def axis_y(self, scale: Scale, x: float, label: str, *, right: float | None = None, count: int = 5) -> None:
+        """Ticks left of x, light lines up to `right`, the label upright."""
         for value in scale.ticks(count):
             y = scale(value)
             if right is not None:
@@ -127,6 +135,7 @@ class Board:
         self.text(12, middle, label, "label", "middle", f' transform="rotate(-90 12 {middle:g})"')
 
     def render(self) -> str:
+        """The figure as one element."""
         kind = f"figure {self.classes}".strip()
         return (
             f'<svg class="{kind}" viewBox="0 0 {self.width:g} {self.height:g}" role="img" '

@@ -10,11 +10,11 @@ __all__ = ["GUARANTEES", "METHOD_NAMES", "METHOD_WORDS", "OUTCOMES", "estimate",
 GUARANTEES: Mapping[str, str] = {
     "exact": "Exact: under the test's own assumption, the chance of a p-value at or below any level is at most that "
     "level, at every sample size.",
-    "asymptotic": "Asymptotic: a working model. The level is approached as the samples and the dimension grow; draws of "
-    "one input are not independent reference points, so in-distribution inputs can look stranger than they are. "
+    "asymptotic": "Asymptotic: a working model. The level is approached as the samples and the dimension grow; draws "
+    "of one input are not independent reference points, so in-distribution inputs can look stranger than they are. "
     "Calibrate with held-out inputs for a claim that holds at finite size.",
-    "conformal": "Conformal: for an input exchangeable with the calibration inputs, the chance of a p-value at or below "
-    "any level is at most that level, whatever the law of the data, on average over calibration sets.",
+    "conformal": "Conformal: for an input exchangeable with the calibration inputs, the chance of a p-value at or "
+    "below any level is at most that level, whatever the law of the data, on average over calibration sets.",
     "none": "None: scores only. Nothing is claimed about error rates, so nothing is decided.",
 }
 METHOD_NAMES: Mapping[str, str] = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli", "storey": "Storey"}
