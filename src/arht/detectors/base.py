@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -322,9 +322,9 @@ class Detector(ABC):
                 self._inputs += self._take(chunk, given)
         return self
 
-    def _chunks(self, who: str, inputs: Any) -> list[Any]:
-        """Query inputs as a list of chunks: one array or dict is one chunk."""
-        return [chunk for chunk, _ in chunks_of(who, inputs, None)] if not is_table(inputs) else [inputs]
+    def _chunks(self, who: str, inputs: Any) -> Iterator[Any]:
+        """Query inputs chunk by chunk: one array or dict is one chunk."""
+        return (chunk for chunk, _ in chunks_of(who, inputs, None)) if not is_table(inputs) else iter([inputs])
 
     def _needs_reference(self, who: str) -> None:
         if not self.fitted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,7 +52,7 @@ class Layers:
         for name, detector in self.detectors.items():
             detector.merge(other.detectors[name])
 
-    def calibrate(self, who: str, chunks: list[Any], rule: str) -> Tensor:
+    def calibrate(self, who: str, chunks: Iterable[Any], rule: str) -> Tensor:
         """Set each layer's law on inputs 0, 2, 4, ...; return the combined scores of 1, 3, 5, ..."""
         parts: dict[str, list[Tensor]] = {name: [] for name in self.detectors}
         for chunk in chunks:
