@@ -12,7 +12,7 @@ __all__ = ["score_histograms"]
 
 BINS = 60
 SPREAD = 30.0
-"""Positive scores whose largest is so many times their median are shown on a logarithmic axis."""
+"""Positive scores whose largest is so many times the smallest median of a group have a logarithmic axis."""
 
 Array = npt.NDArray[np.float64]
 
@@ -31,10 +31,10 @@ def score_histograms(groups: Mapping[str, Any]) -> dict[str, Any] | None:
     # every group weighs the same when the axis is chosen, or a large one would push a small one off it
     ends = np.array([np.quantile(values, [0.0, 0.001, 0.5, 0.99, 1.0]) for _, values, _ in points.values()])
     lowest, highest = float(ends[:, 0].min()), float(ends[:, 4].max())
-    log = lowest > 0 and highest > SPREAD * float(np.median(ends[:, 2]))
+    log = lowest > 0 and highest > SPREAD * float(ends[:, 2].min())
     low, high = float(ends[:, 1].min()), float(ends[:, 3].max())
     if log:
-        low, high = lowest, highest
+        high = highest
     else:
         low, high = max(lowest, low - 0.05 * (high - low)), min(highest, high + 0.15 * (high - low))
     if not high > low:
