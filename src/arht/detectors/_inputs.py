@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from arht._shapes import Tensor
+from arht.detectors.classes import ClassMoments
 from arht.errors import InputError
 from arht.stats._checks import as_draws, as_real
 from arht.stats.moments import Moments
@@ -30,7 +31,7 @@ def is_table(x: Any) -> bool:
 
 def chunks_of(who: str, reference: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
     """(chunk, labels) pairs of whatever `fit` takes; chunks can be pairs (rows, labels) themselves."""
-    if is_table(reference) or isinstance(reference, Moments | dict):
+    if is_table(reference) or isinstance(reference, Moments | ClassMoments | dict):
         yield reference, labels
         return
     if not isinstance(reference, Iterable) or isinstance(reference, str | bytes):

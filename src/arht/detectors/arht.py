@@ -121,7 +121,7 @@ class ARHTDetector(EmbeddingDetector):
             found = Measured.of(queries, statistic, guarantee=law.guarantee, null=repr(law))
             if self._law is None:
                 found.pvalue = law.single(rht, theta1, theta2, width)[:, 0]
-            values = torch.stack([torch.tensor(ridge), theta1, theta2])[:, None].expand(3, len(queries))
+            values = torch.stack([theta1.new_tensor(ridge), theta1, theta2])[:, None].expand(3, len(queries))
             found.ridge, found.theta1, found.theta2 = values.clone()
             return found
         r = self._scored(side, queries, self._asymptotic)
