@@ -18,9 +18,9 @@ Woodbury, K < P) or `dense` (exact, eigenvalues).
 
 The bounds rest on three facts. E is positive semidefinite, so that the series of x'(I + E)⁻¹x and of tr H(I + E)⁻¹
 alternate and the first term left out bounds the rest. For a diagonal H with entries in [0, 1],
-tr EᵃHEᵇH ≤ tr E^{a+b}H² (Young's inequality in E's eigenbasis), and the Frobenius norm ε of E serves for its
-largest eigenvalue. A float32 (float64) inner product of n terms is off by at most n·2⁻²⁴ (n·2⁻⁵³) of the product
-of the two norms.
+tr EᵃHEᵇH ≤ tr E^{a+b}H² (Young's inequality in E's eigenbasis), and the smaller of ε, the Frobenius norm of E, and
+`_radius` serves for its largest eigenvalue. A float32 (float64) inner product of n terms is off by at most n·2⁻²⁴
+(n·2⁻⁵³) of the product of the two norms.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOLERANCE = 5e-10
 _U32 = 2.0**-24
 _U64 = 2.0**-53
 _CACHE = 2 << 20  # bytes of draws, and of [P, P] matrices, that are worked on at a time
-_STEP = 8 << 20
+_STEP = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,11 @@ class Sums:
     """ε: the Frobenius norm of E, or a little more."""
     variances: Float[Tensor, "B P"]
     """Diagonal of E."""
+
+    def put(self, rows: Tensor, other: Sums) -> None:
+        """Overwrite these rows."""
+        for name in ("shrunk", "shrunk2", "form", "bound", "spread", "variances"):
+            getattr(self, name)[rows] = getattr(other, name)
 
 
 class Workspace:
@@ -77,10 +82,8 @@ class Workspace:
 class Frame:
     """What all queries of K draws share at one ridge."""
 
-    def __init__(
-        self, basis: Tensor, mean: Tensor, eigenvalues: Tensor, degrees: int, ridge: float, space: Workspace
-    ) -> None:
-        self.eigenvalues, self.degrees, self.ridge, self.space = eigenvalues, degrees, ridge, space
+    def __init__(self, basis: Tensor, mean: Tensor, eigenvalues: Tensor, degrees: int, ridge: float) -> None:
+        self.eigenvalues, self.degrees, self.ridge = eigenvalues, degrees, ridge
         self.inverse = 1 / (eigenvalues + ridge)
         self.h, self.u = ridge * self.inverse, eigenvalues * self.inverse
         self.squares = self.inverse / degrees  # squared column norms of the whitening
@@ -106,11 +109,16 @@ class Frame:
         e = self.eigenvalues[:, None]
         return ((e + self.ridge) / (e + ridges)).amax(0)
 
-    def series(self, queries: Float[Tensor, "B K P"]) -> Sums:
-        """The three numbers by series, over G where K < P and over E otherwise."""
-        return self._over_draws(queries) if queries.shape[1] < queries.shape[2] else self._over_columns(queries)
+    def series(self, queries: Float[Tensor, "B K P"], space: Workspace, thorough: bool = True) -> Sums:
+        """The three numbers by series, over G where K < P and over E otherwise.
 
-    def _over_draws(self, queries: Tensor) -> Sums:
+        Over E, one order less is cheaper, and with n1 ≫ K enough; `thorough` takes it in.
+        """
+        if queries.shape[1] < queries.shape[2]:
+            return self._over_draws(queries, space)
+        return self._over_columns(queries, space, thorough)
+
+    def _over_draws(self, queries: Tensor, space: Workspace) -> Sums:
         """With N = (I + G)⁻¹ = I - G + G² - ..., G₁ = YHYᵀ, G₁₂ = YH(I - H)Yᵀ, x = D^{-1/2}d and b = Yx:
 
         shrunk  = Σu  + tr NG₁
@@ -118,7 +126,7 @@ class Frame:
         form    = x'x - b'Nb
         """
         k, p = queries.shape[1:]
-        mean, x, variances, b, g, g1, g12 = self._whiten(queries)
+        mean, x, variances, b, g, g1, g12 = self._whiten(queries, space)
         tr1, tr12, total = (variances @ self.weights).unbind(1)
         flat, flat1, flat12, flat_gg = (m.flatten(1) for m in (g, g1, g12, g @ g))
         g_1, g_12 = _dot(flat, flat1), _dot(flat, flat12)
@@ -126,26 +134,27 @@ class Frame:
         one_one, third = _dot(flat1, flat1), _dot((g @ g1).flatten(1), flat1)
         unit = _U32 if g.dtype == torch.float32 else _U64
         spread = _dot(flat, flat).sqrt() + (p + 8) * unit * total
+        largest = torch.minimum(spread, _radius(g) * (1 + 4 * k * unit) + (p + 8) * unit * total)
         shrunk = self.base + tr1 - g_1 + gg_1
         shrunk2 = self.base2 + 2 * (tr12 - g_12 + gg_12) + one_one - 2 * third
         gb = (g @ b.to(g.dtype)[:, :, None])[:, :, 0].to(torch.float64)
         xx, bb = self.degrees * torch.linalg.vecdot(x, x), torch.linalg.vecdot(b, b)
-        gbgb = gb.square().sum(1)
-        form = xx - bb + (b * gb).sum(1) - gbgb
-        # tails of the series; rounding of Y's entries and of Gram entries; of the products in float64
+        bgb, gbgb = (b * gb).sum(1), gb.square().sum(1)
+        form = xx - bb + bgb - gbgb + gbgb.square() / (bgb + gbgb).clamp_min(1e-300)  # for the rest, in [0, ρ b'G²b]
+        # tails of the series; rounding of Y's entries and of Gram entries; of the products in float64; of x (`shift`)
         entry, gram, wide = (k + 8) * unit, (p + 8) * unit, 4 * (p + k + 8) * _U64
         norm = ((variances + k * mean.square()) @ (1 / self.squares)).sqrt()  # of the query itself, ‖X‖
         by_h = wide * norm * (tr1 * (self.h @ self.squares)).sqrt()
         gram1 = gram * (total * one_one.clamp_min(0).sqrt() + tr1 * spread)
-        tail1 = spread * gg_1.abs() + entry * tr1 + gram1 + by_h
-        tail2 = 2 * spread * gg_12.abs() + 3 * spread.square() * one_one + 2 * entry * tr12 + 6 * gram1 + 2 * by_h
+        tail1 = largest * gg_1.abs() + entry * tr1 + gram1 + by_h
+        tail2 = 2 * largest * gg_12.abs() + 3 * largest.square() * one_one + 2 * entry * tr12 + 6 * gram1 + 2 * by_h
         root = self.squares.sum().sqrt()
-        shift = wide * self.degrees**0.5 * root * (norm / k**0.5 + self.origin_norm)
-        tail_form = spread * gbgb + gram * total * bb + 2 * (wide * root * norm * bb.sqrt() + shift) * xx.sqrt()
+        shift = (p + k + 8) * _U64 * self.degrees**0.5 * root * (norm / k**0.5 + self.origin_norm)
+        tail_form = largest * gbgb + gram * total * bb + 2 * (wide * root * norm * bb.sqrt() + shift) * xx.sqrt()
         bound = _relative(shrunk, shrunk2, form, tail1, tail2, tail_form, self.degrees)
         return Sums(shrunk, shrunk2, form, torch.where(spread < 0.5, bound, torch.inf), spread, variances)
 
-    def _whiten(self, queries: Tensor) -> tuple[Tensor, ...]:
+    def _whiten(self, queries: Tensor, space: Workspace) -> tuple[Tensor, ...]:
         """Mean of the whitened draws, x/√ν, the diagonal of E, b, and G, G₁, G₁₂; a few queries at a time.
 
         The parts are small enough that the draws stay in cache from their rotation to their last use, but not so
@@ -165,14 +174,14 @@ class Frame:
             n = part.stop - start
             rows = queries[part].reshape(n * k, p)
             if rows.dtype != torch.float64:
-                rows = self.space.take("rows", torch.float64, n * k, p).copy_(rows)
-            white = self.space.take("white", torch.float64, n, k, p)
+                rows = space.take("rows", torch.float64, n * k, p).copy_(rows)
+            white = space.take("white", torch.float64, n, k, p)
             torch.mm(rows, self.whitening, out=white.view(n * k, p))
             torch.mean(white, 1, out=mean[part])
             white.sub_(mean[part, None])
             b[part] = (white @ (mean[part] - self.origin)[:, :, None])[:, :, 0]
-            y = self.space.take("y", torch.float32, n, k, p).copy_(white) if single else white
-            scratch = self.space.take("scratch", narrow, n, 2, k, p)
+            y = space.take("y", torch.float32, n, k, p).copy_(white) if single else white
+            scratch = space.take("scratch", narrow, n, 2, k, p)
             squares = torch.mul(y, y, out=scratch.view(-1)[: y.numel()].view_as(y))
             variances[part] = squares.sum(1)
             torch.bmm(y, y.mT, out=g[part])
@@ -180,50 +189,65 @@ class Frame:
             torch.bmm(scratch.view(n, 2 * k, p), y.mT, out=weighted[part])
         return mean, mean - self.origin, variances, b * self.degrees**0.5, g, weighted[:, :k], weighted[:, k:]
 
-    def _over_columns(self, queries: Tensor) -> Sums:
-        """Order by order in E, with x = D^{-1/2}d:
+    def _over_columns(self, queries: Tensor, space: Workspace, thorough: bool) -> Sums:
+        """Order by order in E, with x = D^{-1/2}d and N = (I + E)⁻¹:
 
-        shrunk  = Σu  + tr HE - tr HE² + tr HE³ - ...
-        shrunk2 = Σu² + 2 tr HuE + (tr HEHE - 2 tr HuE²) + (2 tr HuE³ - 2 tr HE²HE) + ...
+        shrunk  = Σu  + tr HE - tr HE²N,               HE²N ≈ HE² - HE³
+        shrunk2 = Σu² + 2 tr HuE - 2 tr HuE²N + tr HENHEN
         form    = x'x - x'Ex + x'E²x - x'E³x + ...
+
+        With ρ ≥ E's largest eigenvalue (`_radius`, or ε), E/(1 + ρ) ≼ EN ≼ E. So tr HE²N and tr HuE²N are at least
+        1/(1 + ρ) times their values at N = I, and tr HENHEN, which grows with EN, lies between 1/(1 + ρ)² and 1
+        times tr HEHE. From above, t/(1 + t) being concave, tr HE²N ≤ tr HE² / (1 + tr HE² / tr HE), likewise with
+        Hu: Jensen's inequality over E's eigenvalues. Where these ranges are narrow enough their upper ends serve
+        and E² is not needed; `thorough` forms it and goes one order further.
         """
         k, p = queries.shape[1:]
-        x, norm2, variances, rows, y, cubic = self._squares(queries)
+        x, norm2, variances, rows, y, cubic, radius = self._squares(queries, space, thorough)
         tr1, tr12, _ = (variances @ self.weights).unbind(1)
-        row_h, row, cube_h, cube = rows.unbind(2)
+        row_h, row = rows[:, :, 0], rows[:, :, 1]
         h, hu = self.h, self.h * self.u
         e2_1, e2_12, ehe = row @ h, row @ hu, row_h @ h
-        e3_1, e3_12, e2he = cube @ h, cube @ hu, cube_h @ h
         spread = row.sum(1).sqrt() * (1 + p * _U32)
-        shrunk = self.base + tr1 - e2_1 + e3_1
-        shrunk2 = self.base2 + 2 * tr12 + (ehe - 2 * e2_12) + 2 * (e3_12 - e2he)
+        narrow, wide = (p + 8) * _U32, 4 * (k + 2 * p + 8) * _U64
+        by_h = wide * (self.h @ self.squares) * norm2  # rounding of E in float64
+        if thorough:
+            cube_h, cube = rows[:, :, 2], rows[:, :, 3]
+            e3_1, e3_12, e2he = cube @ h, cube @ hu, cube_h @ h
+            shrunk = self.base + tr1 - e2_1 + e3_1
+            shrunk2 = self.base2 + 2 * tr12 + (ehe - 2 * e2_12) + 2 * (e3_12 - e2he)
+            later = narrow * (e2_1 + spread.pow(3))  # rounding of the later terms in float32
+            tail1 = spread * e3_1.abs() + later
+            tail2 = (2 + 5 / (1 - spread.clamp(max=0.5)).square()) * spread * e3_1.abs() + 4 * later
+        else:
+            least = 1 / (1 + torch.minimum(spread, radius * (1 + 4 * p * _U32)))
+            most1, most12 = (1 / (1 + e2 / tr.clamp_min(1e-300)) for e2, tr in ((e2_1, tr1), (e2_12, tr12)))
+            shrunk = self.base + tr1 - e2_1 * most1
+            shrunk2 = self.base2 + 2 * (tr12 - e2_12 * most12) + ehe * most1.square()
+            tail1 = e2_1 * (most1 - least + narrow)
+            tail2 = 2 * e2_12 * (most12 - least + narrow) + ehe * (1 - least.square() + narrow)
         xx, xy, yy = (torch.linalg.vecdot(a, b) for a, b in ((x, x), (x, y), (y, y)))
         form = xx - xy + yy - cubic
-        # tails of the series; rounding of its later terms in float32; of E in float64
-        narrow, wide = (p + 8) * _U32, 4 * (k + 2 * p + 8) * _U64
-        later = narrow * (e2_1 + spread.pow(3))
-        by_h = wide * (self.h @ self.squares) * norm2
-        tail1 = spread * e3_1.abs() + later + by_h
-        tail2 = (2 + 5 / (1 - spread.clamp(max=0.5)).square()) * spread * e3_1.abs() + 4 * later + 4 * by_h
         size = self.squares.sum()
-        shift = wide * (self.degrees * size).sqrt() * ((norm2 / k).sqrt() + self.origin_norm)
+        shift = (p + k + 8) * _U64 * (self.degrees * size).sqrt() * ((norm2 / k).sqrt() + self.origin_norm)
         tail_form = (spread + narrow) * cubic.abs() + narrow * spread * yy + wide * size * norm2 * xx
         tail_form = tail_form + 2 * shift * xx.sqrt()
-        bound = _relative(shrunk, shrunk2, form, tail1, tail2, tail_form, self.degrees)
+        bound = _relative(shrunk, shrunk2, form, tail1 + by_h, tail2 + 4 * by_h, tail_form, self.degrees)
         return Sums(shrunk, shrunk2, form, torch.where(spread < 0.5, bound, torch.inf), spread, variances)
 
-    def _squares(self, queries: Tensor) -> tuple[Tensor, ...]:
-        """x, ‖X‖², the diagonal of E, row sums of E∘E and E²∘E (weighted by h, and plain), Ex and x'E³x.
+    def _squares(self, queries: Tensor, space: Workspace, thorough: bool) -> tuple[Tensor, ...]:
+        """x, ‖X‖², the diagonal of E, row sums of E∘E (weighted by h, and plain), Ex, x'E³x, ρ.
 
-        A few queries at a time, for the cache's sake: products of [P, K] rows in small parts, of [P, P] in larger.
+        If `thorough`, row sums of E²∘E too. A few queries at a time, for the cache's sake: products of [P, K] rows
+        in small parts, of [P, P] in larger.
         """
         count, k, p = queries.shape
-        like, take = self.origin, self.space.take
-        x, norm2 = like.new_empty(count, p), like.new_empty(count)
+        like, take = self.origin, space.take
+        x, norm2, radius = like.new_empty(count, p), like.new_empty(count), like.new_empty(count)
         variances, y, cubic = like.new_empty(count, p), like.new_empty(count, p), like.new_empty(count)
-        rows = like.new_empty(count, p, 4, dtype=torch.float32)
+        rows = like.new_empty(count, p, 4 if thorough else 2)
         both = torch.stack([self.h, torch.ones_like(self.h)], 1).to(torch.float32)
-        left = self.whitening.T
+        left, single = self.whitening.T, torch.float32
         step = max(1, _STEP // (8 * p * p))
         fine = max(1, _CACHE // (8 * k * p))
         for start in range(0, count, step):
@@ -245,19 +269,31 @@ class Frame:
             variances[part] = scatter.diagonal(dim1=1, dim2=2)
             torch.mul(centre @ self.whitening - self.origin, self.degrees**0.5, out=x[part])
             y[part] = (scatter @ x[part, :, None])[:, :, 0]
-            e = take("e", torch.float32, n, p, p).copy_(scatter)
-            e2 = torch.bmm(e, e, out=take("e2", torch.float32, n, p, p))
-            squared = torch.mul(e, e, out=take("squared", torch.float32, n, p, p))
-            rows[part, :, :2] = (squared.view(n * p, p) @ both).view(n, p, 2)
-            rows[part, :, 2:] = (e2.mul_(e).view(n * p, p) @ both).view(n, p, 2)
-            y32 = y[part].to(torch.float32)
+            e = take("e", single, n, p, p).copy_(scatter)
+            y32 = y[part].to(single)
             cubic[part] = (y32 * (e @ y32[:, :, None])[:, :, 0]).sum(1)
-        return x, norm2, variances, rows.to(torch.float64), y, cubic
+            squared = torch.mul(e, e, out=take("squared", single, n, p, p))
+            rows[part, :, :2] = (squared.view(n * p, p) @ both).view(n, p, 2)
+            if thorough:
+                e2 = torch.bmm(e, e, out=squared)
+                rows[part, :, 2:] = (e2.mul_(e).view(n * p, p) @ both).view(n, p, 2)
+            radius[part] = _radius(e)
+        return x, norm2, variances, rows, y, cubic, radius
 
 
 def _dot(a: Float[Tensor, "B N"], b: Float[Tensor, "B N"]) -> Float[Tensor, " B"]:
     """Inner product of each pair, as float64."""
     return torch.linalg.vecdot(a, b).to(torch.float64)
+
+
+def _radius(e: Float[Tensor, "B N N"]) -> Float[Tensor, " B"]:
+    """max (|E|v)ᵢ/vᵢ with v = |E|1: at least the spectral radius of |E| (Collatz, Wielandt), so at least ‖E‖.
+
+    Off by rounding, relatively, at most 4N units. A row of zeros counts for nothing.
+    """
+    size = e.abs()
+    v = size.sum(2)
+    return ((size @ v[:, :, None])[:, :, 0] / v.clamp_min(1e-30)).amax(1).to(torch.float64)
 
 
 def _relative(

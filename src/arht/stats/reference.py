@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ class Reference:
     """Eigenvectors in columns, largest eigenvalue first."""
     eigenvalues: Float[Tensor, " P"]
     """Eigenvalues of the scatter (not divided by anything), largest first, none negative."""
+    prepared: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What `arht_scores` made of it and can use again; lives as long as the reference."""
 
     @classmethod
     def of(cls, source: Moments | Any) -> Reference:

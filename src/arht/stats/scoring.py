@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from arht.stats.spectrum import Spectrum, population_moments, prior_scores, thet
 __all__ = ["arht_scores", "arht_stream"]
 
 _FEW_RIDGES = 8
+_KEPT = 128 << 20  # bytes of frames that stay with a reference
 
 
 def arht_scores(
@@ -154,7 +154,7 @@ class _Engine:
         # Θ from sums loses no digits while ν ≥ 2P; moments of order two and more need the eigenvalues themselves
         self.use_series = self.degrees >= 2 * self.width and self.order <= 3 and not self.joint and draws > 1
         self.space = Workspace(self.ridges.device)
-        self.frames: OrderedDict[int, tuple[Frame, tuple[Tensor, ...], Tensor]] = OrderedDict()
+        self.key = draws, tuple(ridges.tolist())
         self.guess = self._choice_without_query() if self.use_series else 0
 
     def block(self, memory: int) -> int:
@@ -170,14 +170,14 @@ class _Engine:
         return self._blank(0)
 
     def __call__(self, queries: Float[Tensor, "B K P"]) -> _Found:
-        first = self._frame(self.guess)[0].series(queries) if self.use_series else None
+        first = self._series(queries, self.guess) if self.use_series else None
         # a NaN or an infinity reaches every sum of its query, and no other's
         sums = queries.sum((1, 2)) if first is None else first.form
         finite = torch.isfinite(sums)
         if not bool(finite.all()):
             finite = torch.isfinite(queries).flatten(1).all(1)
             queries = torch.where(finite[:, None, None], queries, 0.0)
-            first = self._frame(self.guess)[0].series(queries) if self.use_series else None
+            first = self._series(queries, self.guess) if self.use_series else None
         found = self._by_eigenvalues(self._cloud(queries)) if first is None else self._by_series(queries, first)
         undefined = ~(torch.isfinite(found.rht) & (found.theta2 > 0) & (found.theta1 > 0)).all(1)
         found.outcome[undefined] = int(Outcome.DEGENERATE)
@@ -207,7 +207,7 @@ class _Engine:
         wanted = self._try(first, self.guess, found)
         todo = found.rht[:, 0].isnan()
         for index in sorted(set(wanted[todo & (wanted >= 0)].tolist())):
-            self._try(self._frame(index)[0].series(queries), index, found)
+            self._try(self._series(queries, index), index, found)
         rest = found.rht[:, 0].isnan().nonzero()[:, 0]
         step = max(1, (256 << 20) // (8 * self.width * (6 * self.draws + 3 * self.width)))
         for part in rest.split(step):
@@ -215,20 +215,30 @@ class _Engine:
                 found.put(part, self._exactly(self._cloud(queries[part])))
         return found
 
+    def _series(self, queries: Tensor, index: int) -> Sums:
+        """At one ridge; with one order more for the queries that need it."""
+        frame = self._frame(index)[0]
+        sums = frame.series(queries, self.space, thorough=False)
+        if self.draws >= self.width:
+            rest = ((sums.bound > TOLERANCE) & torch.isfinite(sums.bound)).nonzero()[:, 0]
+            if len(rest):
+                sums.put(rest, frame.series(queries[rest], self.space))
+        return sums
+
     def _frame(self, index: int) -> tuple[Frame, tuple[Tensor, ...], Tensor]:
-        if index not in self.frames:
-            frame = Frame(
-                self.reference.basis,
-                self.reference.mean,
-                self.eigenvalues,
-                self.degrees,
-                float(self.ridges[index]),
-                self.space,
-            )
-            self.frames[index] = frame, frame.first_order(self.ridges), frame.stretch(self.ridges)
-            if len(self.frames) > 8:
-                self.frames.popitem(last=False)
-        return self.frames[index]
+        """What is shared at one ridge, kept with the reference for the next call."""
+        key = (*self.key, index)
+        kept = self.reference.prepared
+        found: tuple[Frame, tuple[Tensor, ...], Tensor] | None = kept.get(key)
+        if found is None:
+            reference = self.reference
+            frame = Frame(reference.basis, reference.mean, self.eigenvalues, self.degrees, float(self.ridges[index]))
+            found = frame, frame.first_order(self.ridges), frame.stretch(self.ridges)
+            limit = max(2, min(16, _KEPT // (8 * self.width**2)))
+            for old in list(kept)[: max(0, len(kept) + 1 - limit)]:
+                kept.pop(old, None)
+            kept[key] = found
+        return found
 
     def _try(self, sums: Sums, index: int, found: _Found) -> Tensor:
         """Fill in the queries whose best ridge this is, beyond doubt; tell the best ridge of others (-1: in doubt)."""
