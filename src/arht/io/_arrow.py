@@ -49,7 +49,9 @@ def innermost(kind: Any) -> Any:
 def check_columns(file: Path, names: Sequence[str], kinds: Sequence[Any]) -> None:
     """Nothing but numbers, or one column of lists of numbers."""
     if len(kinds) == 1 and is_list(kinds[0]):
-        if not numeric(innermost(kinds[0])) or (is_list(kinds[0].value_type) and is_list(kinds[0].value_type.value_type)):
+        if not numeric(innermost(kinds[0])) or (
+            is_list(kinds[0].value_type) and is_list(kinds[0].value_type.value_type)
+        ):
             text_column(file, names[0], str(kinds[0]))
         return
     for name, kind in zip(names, kinds, strict=True):

@@ -54,9 +54,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
 # writing --------------------------------------------------------------------------------------------------------
 
 
-def write_scores(
-    path: str | os.PathLike[str], schema: Any, batches: Iterable[Any], record: Mapping[str, Any]
-) -> None:
+def write_scores(path: str | os.PathLike[str], schema: Any, batches: Iterable[Any], record: Mapping[str, Any]) -> None:
     """Write record batches of arrow, one after the other. The file appears whole, under another name first.
 
     The record may be changed until the last batch has been given.
@@ -160,7 +158,9 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
                 f"{dict(record.get('versions') or {}).get('arht')}; this arht reads schemas up to {SCHEMA}. Update arht."
             )
         columns = {name: _array(name, table.column(name).combine_chunks()) for name in table.column_names}
-        missing = {"row", "statistic", "score", "pvalue", "ridge", "outcome", "adjusted_pvalue", "rejected"} - {*columns}
+        missing = {"row", "statistic", "score", "pvalue", "ridge", "outcome", "adjusted_pvalue", "rejected"} - {
+            *columns
+        }
         if missing:
             raise ValueError(f"it lacks the columns {', '.join(sorted(missing))}")
     return Scores(record, columns)
@@ -193,7 +193,9 @@ def _table(file: Path, suffix: str) -> tuple[Any, str]:
             return opened.read(), text.decode()
     beside = _beside(file)
     if not beside.is_file():
-        raise InputError(f"scores: {file} needs its record beside it, {beside}, which is not there. Keep them together.")
+        raise InputError(
+            f"scores: {file} needs its record beside it, {beside}, which is not there. Keep them together."
+        )
     text = beside.read_text(encoding="utf-8")
     if suffix == ".csv":
         import pyarrow.csv
