@@ -164,7 +164,7 @@ def _check(options: Fit) -> None:
         if options.calibration is None and part is None:
             raise InputError(
                 f"{WHO}: a guard needs inputs that the encoder never saw; got no --calibration. "
-                "Give a data set of the same kind, or --calibration-fraction of REFERENCE if the encoder saw none of it."
+                "Give a data set of the same kind, or --calibration-fraction if the encoder saw none of REFERENCE."
             )
 
 
@@ -351,7 +351,7 @@ def _guard(options: Fit) -> tuple[Any, int, Any]:
             for chunk in source.chunks():
                 x = chunk.x
                 if held is not None:
-                    chosen = (rng.random(len(chunk)) < options.calibration_fraction) == held
+                    chosen = (rng.random(len(chunk)) < (options.calibration_fraction or 0)) == held
                     x = x[np.flatnonzero(chosen)] if not isinstance(x, np.ndarray) else x[chosen]
                 bar.update(len(chunk))
                 if len(x):

@@ -154,8 +154,7 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
             raise ValueError("its record is not one of arht score")
         if record["schema"] > SCHEMA:
             raise InputError(
-                f"scores: {file} has schema {record['schema']}, written by arht "
-                f"{dict(record.get('versions') or {}).get('arht')}; this arht reads schemas up to {SCHEMA}. Update arht."
+                f"scores: {file} has schema {record['schema']}; this arht reads schemas up to {SCHEMA}. Update arht."
             )
         columns = {name: _array(name, table.column(name).combine_chunks()) for name in table.column_names}
         missing = {"row", "statistic", "score", "pvalue", "ridge", "outcome", "adjusted_pvalue", "rejected"} - {
