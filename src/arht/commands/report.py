@@ -128,33 +128,28 @@ def _images(options: Report) -> Any:
 
 def _explain(run: dict[str, Any], rows: list[int], wanted: list[int]) -> dict[str, Any]:
     """Explanations by place in the table, from the detector and the query files that the run record names."""
-    import numpy as np
-
-    from arht.io import artefact
-    from arht.io.streams import open_table
-    from arht.loading import load
+    from arht.commands._fitted import load_fitted, sources_of
     from arht.report.explain import explanations
 
-    about = run.get("detector") or {}
-    kind, header, tensors = artefact.read(about["path"])
-    if about.get("digest") not in (None, artefact.digest(kind, header, tensors)):
+    about, settings = run.get("detector") or {}, run.get("settings") or {}
+    fitted = load_fitted(WHO, str(about.get("path")))
+    if about.get("digest") != fitted.digest:
         raise InputError(
-            f"{WHO}: --explain needs the detector that made the scores; got {about['path']}, which has changed since. "
+            f"{WHO}: --explain needs the detector that made the scores; {fitted.path} has changed since. "
             "Score again, or leave --explain out."
         )
-    detector = load(about["path"])
-    settings = run.get("settings") or {}
-    apart = [settings[name] for name in ("id", "label") if settings.get(name)]
-    found: dict[int, Any] = {}
-    first = 0
-    for query in run["queries"]:
-        last = first + query["rows"]
-        for row in sorted(row for row in wanted if first <= row < last):
-            found[row] = next(open_table(query["path"], apart).chunks(1, start=row - first)).x
-        first = last
-    if not found:
-        return {}
-    order = [row for row in wanted if row in found]
-    told = explanations(detector, np.concatenate([found[row] for row in order]))
+    apart = {name: "text" for name in (settings.get("id"), settings.get("label")) if name}
+    encoder = getattr(fitted.object, "encoder", None)
+    split, folder = settings.get("split") or "test", settings.get("data_dir")
+    paths = [query["path"] for query in run["queries"]]
+    sources = sources_of(WHO, paths, apart, encoder=encoder, split=split, data_dir=folder)
     places = {row: place for place, row in enumerate(rows)}
-    return {str(places[row]): one for row, one in zip(order, told, strict=True)}
+    found: dict[str, Any] = {}
+    first = 0
+    for source, query in zip(sources, run["queries"], strict=True):
+        for row in wanted:
+            if first <= row < first + query["rows"]:
+                one = next(iter(source.chunks(rows=1, start=row - first)))
+                found[str(places[row])] = explanations(fitted.object, one.x)[0]
+        first += query["rows"]
+    return found

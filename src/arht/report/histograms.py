@@ -29,7 +29,7 @@ def score_histograms(groups: Mapping[str, Any]) -> dict[str, Any] | None:
     if not points:
         return None
     # every group weighs the same when the axis is chosen, or a large one would push a small one off it
-    ends = np.array([np.quantile(values, [0.0, 0.001, 0.5, 0.99, 1.0]) for _, values, _ in points.values()])
+    ends = np.array([np.quantile(values, [0.0, 0.001, 0.5, 0.97, 1.0]) for _, values, _ in points.values()])
     lowest, highest = float(ends[:, 0].min()), float(ends[:, 4].max())
     log = lowest > 0 and highest > SPREAD * float(ends[:, 2].min())
     low, high = float(ends[:, 1].min()), float(ends[:, 3].max())

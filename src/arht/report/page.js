@@ -137,7 +137,7 @@
     box.append(facts);
     const why = record.report.explanations?.[at];
     if (why?.layers) box.append(bars("Share of the score by layer", Object.entries(why.layers)));
-    if (why?.directions) box.append(bars("Share of the statistic by eigen-direction", why.directions.map(([i, share]) => [i === null ? "all others" : `direction ${i + 1}`, share])));
+    if (why?.directions) box.append(bars("Share of the statistic by eigen-direction, 1 the widest", why.directions.map(([i, share]) => [i === null ? "all\u00a0others" : `direction\u00a0${i + 1}`, share])));
     if (why?.nearest) {
       const near = make("div");
       near.append(make("h4", "Nearest reference inputs"));

@@ -98,7 +98,8 @@ def render(record: Mapping[str, Any], *, pictures: Mapping[int, Mapping[str, Any
         e=e,
         percent=lambda value: number(value, "percent"),
         pointer=_escaped,
-        brief=lambda mapping: {key: value for key, value in mapping.items() if not isinstance(value, list)},
+        brief=lambda mapping: {key: v for key, v in mapping.items() if key not in ("quantiles", "record")},
+        given=_given,
         scalars=lambda mapping: {key: v for key, v in mapping.items() if not isinstance(v, dict | list)},
         method_names=METHOD_NAMES,
         method_words=METHOD_WORDS,
@@ -138,6 +139,13 @@ def at(record: Any, pointer: str) -> Any:
         key = word.replace("~1", "/").replace("~0", "~")
         record = record[int(key)] if isinstance(record, list) else (record or {}).get(key)
     return record
+
+
+def _given(value: Any) -> Any:
+    """Without what has no value, at any depth, and without the quantiles of summaries."""
+    if isinstance(value, Mapping):
+        return {key: _given(v) for key, v in value.items() if v is not None and key != "quantiles"}
+    return value
 
 
 def _escaped(key: str) -> str:
