@@ -96,7 +96,7 @@ def test_mahalanobis_equals_scipy():
     np.testing.assert_allclose(MahalanobisDetector().fit(ROWS).score(queries), expected, rtol=1e-9)
     _, inner = twin.within(ROWS, LABELS)
     inverse = np.linalg.inv(inner / (len(ROWS) - C))
-    means = [ROWS[LABELS == c].mean(0) for c in range(C)]
+    means = [ROWS[c == LABELS].mean(0) for c in range(C)]
     near = [min(mahalanobis(query.mean(0), mean, inverse) ** 2 for mean in means) for query in queries]
     np.testing.assert_allclose(MahalanobisDetector(reference="class").fit(ROWS, LABELS).score(queries), near, rtol=1e-9)
 
@@ -115,7 +115,7 @@ def test_what_can_be_fitted_is_the_same():
     ]
     for reference in same:
         np.testing.assert_allclose(ARHTDetector().fit(reference).score(DRAWS[4]), expected, rtol=1e-7, atol=1e-8)
-    groups = {c: arht.Moments.of(ROWS[LABELS == c]) for c in range(C)}
+    groups = {c: arht.Moments.of(ROWS[c == LABELS]) for c in range(C)}
     by_rows = ARHTDetector(reference="relative").fit(ROWS, LABELS).score(DRAWS[4])
     joined = ARHTDetector(reference="relative").fit(ClassMoments.join(groups)).score(DRAWS[4])
     np.testing.assert_allclose(joined, by_rows, rtol=1e-7, atol=1e-8)

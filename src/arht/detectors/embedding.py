@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 
 from arht._shapes import Float, Int, Tensor
@@ -150,13 +151,14 @@ class EmbeddingDetector(Detector):
             if self.reference == "global" and isinstance(part, ClassMoments):
                 part = part.total()
         else:
-            rows = as_queries(who, chunk, self.width)
+            rows = as_queries(who, chunk, None)
             if 0 in rows.shape:
                 raise InputError(
-                    f"{who}: reference must hold at least one row and one column; got shape {tuple(rows.shape)}. "
+                    f"{who}: reference must hold at least one row and one column; got shape {tuple(np.shape(chunk))}. "
                     "There is nothing to learn from; check the selection that produced it."
                 )
             count, draws, width = rows.shape
+            self._check_width(who, width)
             if self.reference == "global":
                 part = Moments.of(rows.reshape(-1, width))
             elif labels is None:
@@ -168,13 +170,16 @@ class EmbeddingDetector(Detector):
                 groups = as_labels(who, labels, count, rows.device)
                 part = ClassMoments.of(rows.reshape(-1, width), groups.repeat_interleave(draws))
             kept = Kept.of(rows.to(torch.float64).mean(1) if draws > 1 else rows[:, 0], self.keep, self._inputs)
-        if self._moments is not None and part.width != self._moments.width:
-            raise InputError(
-                f"{who}: every chunk must have the same number of columns; got P={part.width} after "
-                f"P={self._moments.width}. They are not embeddings of one layer."
-            )
+        self._check_width(who, part.width)
         self._join(part, kept)
         return count
+
+    def _check_width(self, who: str, width: int) -> None:
+        if self._moments is not None and width != self._moments.width:
+            raise InputError(
+                f"{who}: every chunk must have the same number of columns; got P={width} after "
+                f"P={self._moments.width}. They are not embeddings of one layer."
+            )
 
     def _join(self, part: Moments | ClassMoments, kept: Kept | None, shift: int = 0) -> None:
         if self._moments is None:

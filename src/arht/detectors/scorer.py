@@ -123,7 +123,7 @@ class FromScorer(Detector):
 
     def _cannot(self, verb: str) -> NoReturn:
         raise InputError(
-            f"{self._who(verb)}: a {self.method} cannot learn piece by piece. Fit it once on the whole reference."
+            f"{self._who(verb)}: the {self.method} cannot learn piece by piece. Fit it once on the whole reference."
         )
 
     def _absorb(self, other: Self) -> None:
@@ -138,7 +138,7 @@ class FromScorer(Detector):
 
     def _queries(self, who: str, draws: Any) -> Any:
         if isinstance(draws, Moments):
-            raise InputError(f"{who}: a {self.method} needs the rows themselves; got Moments. Pass the array.")
+            raise InputError(f"{who}: the {self.method} needs the rows themselves; got Moments. Pass the array.")
         if self.average_draws:
             return as_queries(who, draws, self._width)
         queries = draws if isinstance(draws, Tensor) else as_real(who, "draws", draws)
@@ -195,7 +195,7 @@ class FromScorer(Detector):
         if "scorer" not in options:
             name = header.get("state", {}).get("scorer", "scorer")
             raise InputError(
-                f"load: the file holds the calibration of a {name}, not the {name} itself. "
+                f"load: the file holds the calibration of {name}, not {name} itself. "
                 "Pass it: arht.load(path, scorer=scorer)."
             )
         return super()._unpack(header, tensors, **options)

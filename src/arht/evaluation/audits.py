@@ -107,7 +107,7 @@ def audit(
     m = int(known.sum())
     if result.guarantee == "none" or not m:
         raise InputError(
-            f"audit: needs p-values; got {'scores of ' + result.method + ' alone' if m or not len(p) else 'none'}. "
+            f"audit: needs p-values; got {f'scores of {result.method} alone' if result.guarantee == 'none' else 'none'}. "
             "Call detector.calibrate(heldout) with other in-distribution inputs first."
         )
     if not 0 < fdr < 1:
