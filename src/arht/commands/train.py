@@ -45,6 +45,8 @@ class Train:
     """What makes the weights random."""
     layers: Annotated[tuple[str, ...] | None, arg(metavar="NAME...", help_behavior_hint="(default: all)")] = None
     """Layers that are random, by name."""
+    rho: Annotated[float | None, arg(metavar="NUMBER", help_behavior_hint="(default: -3, the paper's)")] = None
+    """Where mean_field's scales start: softplus(rho). Lower learns faster."""
     members: Annotated[int | None, arg(metavar="COUNT", help_behavior_hint="(default: 5)")] = None
     """Nets in an ensemble."""
     activation: Annotated[str, arg(metavar="relu|softplus")] = "softplus"
@@ -57,8 +59,8 @@ class Train:
     """Grey or colour."""
     objective: Annotated[str, arg(metavar="classification|contrastive")] = "classification"
     """What is learned: the classes, or which views belong to one image."""
-    augment: Annotated[str, arg(metavar="none|digits|photos")] = "none"
-    """digits: random crop. photos: random crop, flip and colour jitter."""
+    augment: Annotated[str, arg(metavar="none|digits|crops|photos")] = "none"
+    """digits: moved by up to 2 pixels. crops: by up to 4, and mirrored. photos: the same, and colour jitter."""
     settings: Annotated[str, arg(metavar="default|paper")] = "default"
     """default: Adam, rate 1e-3 falling to 0 along a cosine, 20 epochs. paper: rate 5e-5, weight decay 1e-5, 100 epochs,
     early stopping on a tenth of the training images. The next options change one setting each."""
@@ -176,7 +178,7 @@ def _settings(options: Train) -> Settings:
         ("arch", ARCHITECTURES),
         ("posterior", POSTERIORS),
         ("settings", ("default", "paper")),
-        ("augment", ("none", "digits", "photos")),
+        ("augment", ("none", "digits", "crops", "photos")),
         ("objective", ("classification", "contrastive")),
         ("activation", ("relu", "softplus")),
     ):
@@ -261,7 +263,8 @@ def _encoder(options: Train, train: Images, generator: Any) -> tuple[Any, Any]:
     elif options.posterior == "mc_dropout":
         encoder = posterior.MCDropout(net())
     else:
-        encoder = posterior.MeanField(net(), layers=list(options.layers) if options.layers else "all")
+        start = {} if options.rho is None else {"rho_mean": options.rho}
+        encoder = posterior.MeanField(net(), layers=list(options.layers) if options.layers else "all", **start)
     return Transform.of(train), encoder
 
 
@@ -270,7 +273,7 @@ def _augmentation(options: Train) -> Any:
 
     if options.augment == "none":
         return None
-    return Augment.digits() if options.augment == "digits" else Augment.photos()
+    return {"digits": Augment.digits, "crops": Augment, "photos": Augment.photos}[options.augment]()
 
 
 def _evaluate(options: Train, encoder: Any, transform: Any) -> dict[str, Any] | None:
