@@ -81,20 +81,23 @@ def test_the_kl_keeps_the_scales_up_and_the_means_down():
     divergences = []
     for weight in (0.0, 0.1, 1.0):
         model = encoder()
-        train(model, settings=Settings(epochs=6, learning_rate=3e-3, kl_weight=weight))
-        divergences.append(float(model.kl()))
+        train(model, settings=Settings(epochs=6, learning_rate=1e-2, batch_size=50, kl_weight=weight))
+        divergences.append(float(model.kl().detach()))
     assert divergences[0] > divergences[1] > divergences[2]
 
 
 def test_the_bound_beats_no_kl_on_500_images():
-    """Without the divergence the scales shrink and the net is sure of its errors; tempered, as `arht train` has it."""
+    """Both start near a net without noise. Only with the KL does the noise grow, and the net is less sure of errors."""
     chosen = TRAIN.sample(500, generator=seeded())
     values = []
-    for weight in (0.1, 0.0):
-        model = encoder(hidden=64)
-        train(model, chosen, settings=Settings(epochs=150, learning_rate=1e-2, batch_size=50, kl_weight=weight))
+    for weight in (0.2, 0.0):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            layers = nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+        model = MeanField(nn.Sequential(nn.Flatten(), *layers), rho_mean=-5.0, generator=seeded())
+        train(model, chosen, settings=Settings(epochs=100, learning_rate=1e-2, batch_size=50, kl_weight=weight))
         values.append(log_likelihood(model, TEST))
-    assert values[0] > values[1] + 0.02
+    assert values[0] > values[1] + 0.01
 
 
 def test_local_reparameterisation_learns_the_same_with_other_noise():
