@@ -77,6 +77,18 @@ def test_quantiles_draw_the_histogram_of_their_scores(digits):
     assert whole["groups"][0]["from"] == "scores"
 
 
+def test_what_is_beyond_the_axis_is_counted(digits):
+    scores = np.r_[np.linspace(0, 10, 990), np.linspace(1e3, 2e3, 10)] - 5.0
+    levels = np.linspace(0, 1, 201)
+    summary = {"n": 1000, "quantiles": np.quantile(scores, levels).tolist()}
+    found = score_histograms({"calibration": summary, "queries": scores})
+    assert not found["log"]
+    assert found["edges"][-1] < 20
+    assert [(group["below"], group["above"]) for group in found["groups"]] == [(0, 10), (0, 10)]
+    assert found["groups"][1]["share"][-1] == pytest.approx(0.01)
+    assert found["groups"][0]["share"][-1] == pytest.approx(0.01, abs=0.005)
+
+
 @pytest.mark.parametrize(("scale", "log"), [(1.0, False), (1e4, True)])
 def test_the_axis_is_logarithmic_where_scores_span_magnitudes(scale, log):
     rng = np.random.default_rng(0)
@@ -97,10 +109,26 @@ def test_class_labels_are_refused(digits):
         collect(digits["columns"], digits["run"], labels=np.arange(599))
 
 
-@pytest.mark.parametrize("wrong", [{"guarantee": "sure"}, {"decision": 3}, {"smallest_pvalue": "x"}, {"audit": [1]}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"guarantee": "sure"},
+        {"decision": 3},
+        {"smallest_pvalue": "x"},
+        {"audit": [1]},
+        {"calibration": {"quantiles": ["x"]}},
+    ],
+)
 def test_a_record_that_is_none_is_refused(wrong, digits):
     with pytest.raises(InputError, match=f"got {next(iter(wrong))} = "):
         collect(digits["columns"], {**digits["run"], **wrong})
+
+
+@pytest.mark.parametrize("name", ["score", "pvalue", "row"])
+def test_columns_that_are_words_are_refused(name, digits):
+    columns = {**digits["columns"], name: np.array(["x"] * 599, dtype=object)}
+    with pytest.raises(InputError, match=f"column {name} must hold numbers"):
+        collect(columns, digits["run"])
 
 
 def test_many_rows_make_a_small_page():

@@ -26,7 +26,7 @@ FDRS = (0.01, 0.05, 0.1, 0.2)
 METHODS = ("bh", "by")
 LONGEST = 2000
 """Items of a list in the run record that are kept in the page."""
-SUMMARIES = ("reference", "calibration", "audit", "settings", "versions", "detector")
+PARTS = ("reference", "calibration", "audit", "settings", "versions", "detector")
 BASIC = ("row", "score", "pvalue", "statistic", "ridge", "outcome", "adjusted_pvalue", "rejected")
 
 
@@ -48,6 +48,10 @@ def collect(
     `reference` and `calibration` are scores of those inputs; without them the run record's summaries are taken.
     """
     _check(run)
+    for name in BASIC:
+        kind = np.asarray(columns[name]).dtype
+        if kind.kind not in "fiub":
+            raise InputError(f"arht report: column {name} must hold numbers; got {kind}. Score the queries again.")
     score, pvalue, outcome = (np.asarray(columns[name]) for name in ("score", "pvalue", "outcome"))
     score, pvalue = score.astype(np.float64), pvalue.astype(np.float64)
     truth = _truth(columns, labels, len(score))
@@ -97,13 +101,21 @@ def _check(run: Mapping[str, Any]) -> None:
         ("guarantee", run.get("guarantee"), run.get("guarantee") in GUARANTEES),
         ("decision", decision, isinstance(decision, Mapping) and {"fdr", "method"} <= {*decision}),
         ("smallest_pvalue", floor, floor is None or isinstance(floor, int | float)),
-        *((name, run.get(name), isinstance(run.get(name) or {}, Mapping)) for name in SUMMARIES),
+        *((name, run.get(name), _is_part(run.get(name))) for name in PARTS),
     ):
         if not right:
             raise InputError(
                 f"arht report: the run record must be that of arht score; got {name} = {str(value)[:60]!r}. "
                 "Score the queries again."
             )
+
+
+def _is_part(value: Any) -> bool:
+    """Nothing or an object; if it summarises scores, by numbers."""
+    if not isinstance(value or {}, Mapping):
+        return False
+    numbers = [*((value or {}).get("quantiles") or []), (value or {}).get("n") or 0]
+    return all(isinstance(number, int | float) for number in numbers)
 
 
 def finite(value: Any) -> Any:

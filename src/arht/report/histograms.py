@@ -44,14 +44,18 @@ def score_histograms(groups: Mapping[str, Any]) -> dict[str, Any] | None:
     found = []
     for name, (count, values, summary) in points.items():
         share = _shares(values, edges, summary)
+        beyond = [int((values < edges[0]).sum()), int((values > edges[-1]).sum())]
+        if summary:
+            inside = np.interp(edges[[0, -1]], values, np.linspace(0, 1, len(values)))
+            beyond = [round(count * float(inside[0])), round(count * float(1 - inside[1]))]
         found.append(
             {
                 "name": name,
                 "count": count,
                 "from": "quantiles of the run record" if summary else "scores",
                 "share": share,
-                "below": 0 if summary else int((values < edges[0]).sum()),
-                "above": 0 if summary else int((values > edges[-1]).sum()),
+                "below": beyond[0],
+                "above": beyond[1],
                 "median": float(np.median(values)),
                 "largest": float(values.max()),
             }

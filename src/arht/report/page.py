@@ -85,7 +85,7 @@ def render(record: Mapping[str, Any], *, pictures: Mapping[int, Mapping[str, Any
     }
     return environment.get_template("page.html.j2").render(
         report=report,
-        run={key: run.get(key) for key in (*run, "calibration", "audit", "smallest_pvalue", "guarantee")},
+        run={key: run.get(key) for key in (*run, "detector", "calibration", "audit", "smallest_pvalue", "guarantee")},
         table=report["table"],
         items=items,
         gallery=gallery,
