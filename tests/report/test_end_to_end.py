@@ -64,13 +64,12 @@ def test_fit_score_report(files, monkeypatch, capsys):
 
 def test_a_detector_that_has_changed_explains_nothing(files, monkeypatch, capsys):
     monkeypatch.chdir(files)
-    assert (
-        main(["fit", "reference.npy", "--out", "other.safetensors", "--calibration", "calibration.npy", "--quiet"]) == 0
-    )
-    assert main(["score", "other.safetensors", "heldout.npy", "--out", "held.parquet", "--quiet"]) == 0
-    assert (
-        main(["fit", "calibration.npy", "--out", "other.safetensors", "--calibration", "heldout.npy", "--quiet"]) == 0
-    )
+    for line in (
+        "fit reference.npy --out other.safetensors --calibration calibration.npy --quiet",
+        "score other.safetensors heldout.npy --out held.parquet --quiet",
+        "fit calibration.npy --out other.safetensors --calibration heldout.npy --quiet",
+    ):
+        assert main(line.split()) == 0
     capsys.readouterr()
     assert main(["report", "held.parquet", "--out", "held.html", "--explain", "3"]) == 2
     assert "--explain needs the detector that made the scores; other.safetensors has changed" in capsys.readouterr().err
