@@ -33,6 +33,7 @@ NAMES = {
     "decide",
     "hotelling_test",
     "load",
+    "plan",
     "rht_test",
 }
 # From the ground up: a room may import what is listed before it. Names in one line are on one floor, apart.

@@ -24,6 +24,7 @@ _HOMES = {
     "decide": "arht.stats",
     "hotelling_test": "arht.stats",
     "load": "arht.loading",
+    "plan": "arht.evaluation",
     "rht_test": "arht.stats",
 }
 
@@ -32,6 +33,7 @@ __all__ = ["__version__", *_HOMES]  # pinned by a test
 if TYPE_CHECKING:
     from arht.detectors import ARHTDetector, DetectionResult
     from arht.errors import ArhtError, ArhtWarning, InputError
+    from arht.evaluation import plan
     from arht.guard import Guard
     from arht.loading import load
     from arht.stats import (

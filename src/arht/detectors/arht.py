@@ -52,7 +52,7 @@ class ARHTDetector(EmbeddingDetector):
     >>> rng = np.random.default_rng(0)
     >>> detector = arht.ARHTDetector().fit(rng.normal(size=(2000, 16))).calibrate(rng.normal(size=(999, 16)))
     >>> result = detector.test(np.stack([np.zeros(16), np.full(16, 2.0)]))
-    >>> result.guarantee, result.pvalue[1], result.decide(fdr=0.05).rejected.tolist()
+    >>> result.guarantee, float(result.pvalue[1]), result.decide(fdr=0.05).rejected.tolist()
     ('conformal', 0.001, [False, True])
     """
 
