@@ -362,7 +362,7 @@ def table(record: dict[str, Any], law: str) -> list[str]:
     ratios = sorted({row["ratio"] for row in rows})
     cell = {(r["test"], r["covariance"], r["rows"], r["n"], r["ratio"]): r for r in rows}
     lines = sorted({key[:4] for key in cell}, key=lambda k: (list(NAMES).index(k[0]), list(COVARIANCES).index(k[1]), k))
-    out = [f"### {TITLES[law]}", ""]
+    out = [f"## {TITLES[law]}", ""]
     out.append("| test | covariance | rows | n1 = n2 | " + " | ".join(f"P/n = {r:g}" for r in ratios) + " |")
     out.append("|---|---|---|--:|" + "--:|" * len(ratios))
     for line in lines:

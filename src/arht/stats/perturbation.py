@@ -57,9 +57,9 @@ class Sums:
     """Diagonal of E."""
 
     def put(self, rows: Tensor, other: Sums) -> None:
-        """Overwrite these rows."""
+        """Overwrite these rows by the other's."""
         for name in ("shrunk", "shrunk2", "form", "bound", "spread", "variances"):
-            getattr(self, name)[rows] = getattr(other, name)
+            getattr(self, name)[rows] = getattr(other, name)[rows]
 
 
 class Workspace:
@@ -330,7 +330,8 @@ class Cloud:
     @classmethod
     def of(cls, queries: Tensor, basis: Tensor, mean: Tensor, eigenvalues: Tensor, degrees: int) -> Cloud:
         """Rotate queries [B, K, P], each on its own, so that neighbours do not enter."""
-        rotated = (queries.to(torch.float64) - mean) @ basis
+        centred = queries.to(torch.float64) - mean
+        rotated = torch.bmm(centred, basis.expand(len(centred), -1, -1))
         difference = rotated.mean(1)
         return cls(eigenvalues, difference, rotated - difference[:, None], degrees)
 

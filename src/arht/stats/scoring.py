@@ -221,8 +221,8 @@ class _Engine:
         sums = frame.series(queries, self.space, thorough=False)
         if self.draws >= self.width:
             rest = ((sums.bound > TOLERANCE) & torch.isfinite(sums.bound)).nonzero()[:, 0]
-            if len(rest):
-                sums.put(rest, frame.series(queries[rest], self.space))
+            if len(rest):  # of the whole block: a product's last digits depend on its number of rows
+                sums.put(rest, frame.series(queries, self.space))
         return sums
 
     def _frame(self, index: int) -> tuple[Frame, tuple[Tensor, ...], Tensor]:
