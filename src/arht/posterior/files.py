@@ -15,11 +15,15 @@ from arht.nets import ARCHITECTURES, Net
 from arht.nets import build as build_net
 from arht.posterior.base import Posterior
 from arht.posterior.deterministic import Deterministic
+from arht.posterior.ensemble import Ensemble
+from arht.posterior.mc_dropout import MCDropout
 from arht.posterior.mean_field import MeanField
 
 __all__ = ["ENGINES", "build", "load", "save"]
 
-ENGINES: dict[str, type[Posterior]] = {engine.__name__: engine for engine in (MeanField, Deterministic)}
+ENGINES: dict[str, type[Posterior]] = {
+    engine.__name__: engine for engine in (MeanField, MCDropout, Ensemble, Deterministic)
+}
 """The engines by name."""
 
 

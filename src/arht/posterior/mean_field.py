@@ -58,7 +58,8 @@ class MeanField(Posterior):
         super().__init__(net, embedding)
         if not (math.isfinite(prior_mean) and math.isfinite(prior_scale) and prior_scale > 0):
             raise InputError(
-                f"MeanField: the prior must have a finite mean and a positive scale; got N({prior_mean}, {prior_scale}²)."
+                "MeanField: the prior must have a finite mean and a positive scale; "
+                f"got N({prior_mean}, {prior_scale}²)."
             )
         self.net = net
         self.layers: str | list[str] = layers if isinstance(layers, str) else list(layers)

@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.func import functional_call
 
 from arht.errors import ArhtError, InputError
-from arht.posterior.stacked import Each, Executor, Rows
+from arht.posterior.stacked import Each, Executor, Rows, Weights
 from arht.posterior.taps import Tap, find_module, pooled, tensor_of
 from arht.posterior.tracing import trace
 
 if TYPE_CHECKING:
     from arht.posterior.base import Draw, Posterior
 
-__all__ = ["Runner"]
+__all__ = ["BLOCK", "Runner", "padded"]
 
 BLOCK = 32
 """Inputs that go through the net together. Kernels may round differently for other shapes, so it never changes."""
@@ -73,7 +73,7 @@ class Runner:
             return None, axes
         executor = Executor(graph, _chunk(draw))
         try:
-            found = self._stacked(executor, executor.shared(_padded(one)), executor.weights([draw]), 1)
+            found = self._stacked(executor, executor.shared(padded(one)), Weights([draw], executor.k))
         except ArhtError:
             raise
         except Exception:  # a rule that does not fit this net; what the net itself does is beyond doubt
@@ -106,50 +106,58 @@ class Runner:
             nonlocal room
             if start in kept:
                 return kept[start]
-            values = executor.shared(_padded(x[start : start + BLOCK].to(self.device)))
+            values = executor.shared(padded(x[start : start + BLOCK].to(self.device)))
             size = sum(value.nbytes for value in values.values() if isinstance(value, Tensor))
             if size <= room:
                 room -= size
                 kept[start] = values
             return values
 
-        def work(start: int, first: int, stacked: dict[Any, Any], draws: int) -> None:
+        def work(start: int, first: int, weights: Weights) -> None:
             with torch.inference_mode():
-                found = self._stacked(executor, given(start), stacked, draws)
+                found = self._stacked(executor, given(start), weights)
                 for place, tap in enumerate(self.taps):
                     value, several = found[tap.layer], self.axes[tap.layer] < found[tap.layer].ndim
                     flat = pooled(value.flatten(0, 1) if several else value, tap).float()
                     each = flat.unflatten(0, (-1, BLOCK))
-                    sink.put(place, start, first, each[:draws] if several else each.expand(draws, -1, -1))
+                    sink.put(
+                        place, start, first, each[: weights.count] if several else each.expand(weights.count, -1, -1)
+                    )
 
         threads = torch.get_num_threads() if executor.parallel and self.device.type == "cpu" else 1
-        first, waiting = 0, deque[list[Future[None]]]()
-        try:
-            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                while draws := list(islice(weights, executor.k)):
-                    stacked = executor.weights(draws)
-                    starts = range(0, len(x), BLOCK)
-                    waiting.append([pool.submit(work, start, first, stacked, len(draws)) for start in starts])
-                    first += len(draws)
-                    while len(waiting) > 1 + threads // len(starts):
-                        for done in waiting.popleft():
-                            done.result()
-                for futures in waiting:
-                    for done in futures:
-                        done.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        chunks = iter(lambda: list(islice(weights, executor.k)), [])
+        tasks = (
+            (start, place * executor.k, stacked)
+            for place, stacked in enumerate(Weights(draws, executor.k) for draws in chunks)
+            for start in range(0, len(x), BLOCK)
+        )
+        if threads == 1:
+            for task in tasks:
+                work(*task)
+            return
+        # the blocks side by side, each on one thread: their number and that of the threads change no bit
+        ahead = max(2 * threads, -(-len(x) // BLOCK))
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            try:
+                waiting = deque[Future[None]]()
+                for task in tasks:
+                    waiting.append(pool.submit(work, *task))
+                    if len(waiting) > ahead:
+                        waiting.popleft().result()
+                for done in waiting:
+                    done.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
 
-    def _stacked(
-        self, executor: Executor, given: Any, weights: dict[Any, Any], count: int
-    ) -> dict[str, Tensor]:
+    def _stacked(self, executor: Executor, given: Any, weights: Weights) -> dict[str, Tensor]:
         """Output of every tapped layer, [k, B, ...], or [B, ...] where no draw matters."""
-        found = executor.drawn(given, weights, count)
+        found = executor.drawn(given, weights)
         out = {}
         for path, value in found.items():
             if isinstance(value, Each):
                 each = [tensor_of(one, path) for one in value.values]
-                value = Rows(torch.stack([*each, *each[-1:] * (executor.k - count)]))
+                value = Rows(torch.stack([*each, *each[-1:] * (executor.k - weights.count)]))
             out[path] = value.tensor if isinstance(value, Rows) else tensor_of(value, path)
         return out
 
@@ -158,7 +166,7 @@ class Runner:
     def _one_by_one(self, sink: _Sink, x: Tensor, weights: Iterator[Draw]) -> None:
         for k, draw in enumerate(weights):
             for start in range(0, len(x), BLOCK):
-                features = self._features(_padded(x[start : start + BLOCK].to(self.device)), draw)
+                features = self._features(padded(x[start : start + BLOCK].to(self.device)), draw)
                 for place, tap in enumerate(self.taps):
                     sink.put(place, start, k, pooled(features[tap.layer], tap).float()[None])
 
@@ -220,7 +228,7 @@ class _Sink:
         return [out for out in self.out if out is not None]
 
 
-def _padded(block: Tensor) -> Tensor:
+def padded(block: Tensor) -> Tensor:
     """The block with its first row repeated up to the fixed number of rows."""
     if len(block) == BLOCK:
         return block
@@ -239,6 +247,8 @@ def _chunk(draw: Draw) -> int:
 def _signature(posterior: Posterior) -> tuple[Any, ...]:
     """What a graph rests on: the modules of the net, their hooks and their tensors, by identity."""
     net = posterior.net
-    modules = tuple((id(module), len(module._forward_hooks), len(module._forward_pre_hooks)) for module in net.modules())
+    modules = tuple(
+        (id(module), len(module._forward_hooks), len(module._forward_pre_hooks)) for module in net.modules()
+    )
     tensors = tuple(id(tensor) for tensor in [*net.parameters(), *net.buffers()])
     return modules, tensors, posterior.random

@@ -9,8 +9,9 @@ draw.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch.func import functional_call
 from arht.posterior.masks import Mask
 from arht.posterior.tracing import Graph, attribute
 
-__all__ = ["Each", "Executor", "Rows", "Wide"]
+__all__ = ["Each", "Executor", "Rows", "Weights", "Wide"]
 
 MONOTONE = (nn.Softplus, nn.ReLU, nn.Sigmoid, nn.Tanh, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.Hardtanh)
 ELEMENTWISE = (*MONOTONE, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Identity, nn.Dropout, nn.Dropout2d)
@@ -61,12 +62,41 @@ class Each:
     values: list[Any]
 
 
+class Weights:
+    """The tensors of a chunk of draws, stacked where a step wants them so; a chunk that is short repeats its last."""
+
+    def __init__(self, draws: Sequence[Mapping[str, Tensor]], k: int) -> None:
+        self.count = len(draws)
+        self.draws = [*draws, *[draws[-1]] * (k - len(draws))]
+        self._made: dict[Any, Tensor] = {}
+        self._lock = RLock()
+
+    def of(self, name: str, k: int) -> Tensor:
+        """The tensor of one draw."""
+        return self.draws[k][name]
+
+    def made(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
+        """What all blocks of inputs share, made once."""
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = make()
+            return self._made[key]
+
+    def stack(self, name: str) -> Tensor:
+        """The tensor of all draws, [k, ...]."""
+        return self.made(name, lambda: torch.stack([draw[name] for draw in self.draws]))
+
+
 class Executor:
     """Runs a graph for blocks of inputs and chunks of draws. ``k`` is the size of a chunk and never changes."""
 
     def __init__(self, graph: Graph, k: int) -> None:
         self.graph, self.k = graph, k
-        self.tensors = {node: graph.tensors(node) for node in graph.drawn}
+        chance = set(graph.random)
+        self.random = {
+            node: {own: name for own, name in graph.tensors(node).items() if name in chance} for node in graph.drawn
+        }
+        """The random tensors that a step uses: the step's own name of each -> the net's."""
         self.pooled = {node: pool for node in graph.drawn if (pool := self._pool_after(node))}
         self.last = _last_uses([*graph.shared, *graph.drawn])
         self.parallel = True
@@ -123,14 +153,7 @@ class Executor:
 
     # the part that differs between draws
 
-    def weights(self, draws: list[Mapping[str, Tensor]]) -> dict[Any, Any]:
-        """The tensors of a chunk of draws as the steps want them: name -> [k, ...]."""
-        names = dict.fromkeys(name for held in self.tensors.values() for name in held.values() if name in draws[0])
-        # a chunk that is not full repeats its last draw
-        full = [*draws, *[draws[-1]] * (self.k - len(draws))]
-        return {name: torch.stack([draw[name] for draw in full]) for name in names}
-
-    def drawn(self, given: Mapping[fx.Node, Any], weights: dict[Any, Any], count: int) -> dict[str, Any]:
+    def drawn(self, given: Mapping[fx.Node, Any], weights: Weights) -> dict[str, Any]:
         """Outputs of the wanted layers: a Rows, or a Tensor [B, ...] where no draw matters."""
         env: dict[fx.Node, Any] = dict(given)
         keep = set(self.graph.outputs.values())
@@ -139,8 +162,8 @@ class Executor:
                 continue
             pool = self.pooled.get(node)
             if pool is None or node in keep:
-                env[node] = self._step(node, env, weights, count)
-            if pool is not None and pool in self.tensors:
+                env[node] = self._step(node, env, weights)
+            if pool is not None and pool in self.random:
                 before = env[node.all_input_nodes[0]]
                 env[pool] = self._elementwise(node, self._spatial(self._module(pool), before))
             for done in self.last.get(node, ()):
@@ -149,44 +172,42 @@ class Executor:
         out = {path: env[node] for path, node in self.graph.outputs.items()}
         return {path: value.rows() if isinstance(value, Wide) else value for path, value in out.items()}
 
-    def _step(self, node: fx.Node, env: dict[fx.Node, Any], weights: dict[Any, Any], count: int) -> Any:
-        held = {own: weights[name] for own, name in self.tensors[node].items() if name in weights}
+    def _step(self, node: fx.Node, env: dict[fx.Node, Any], weights: Weights) -> Any:
+        random = self.random[node]
         if node.op == "get_attr":
-            return Each(list(held[""]))
+            return Each([weights.of(random[""], k) for k in range(weights.count)])
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
         module = self._module(node)
         if module is not None and len(args) == 1 and not kwargs:
-            done = self._module_step(node, module, args[0], held, weights, count)
+            done = self._module_step(node, module, args[0], weights)
         else:
             done = self._function_step(node, args, kwargs)
-        return self._draw_by_draw(node, args, kwargs, held, count) if done is None else done
+        return self._draw_by_draw(node, args, kwargs, weights) if done is None else done
 
-    def _module_step(
-        self, node: fx.Node, module: nn.Module, x: Any, held: dict[str, Tensor], weights: dict[Any, Any], count: int
-    ) -> Any:
+    def _module_step(self, node: fx.Node, module: nn.Module, x: Any, weights: Weights) -> Any:
         """A module with a rule for stacked values; None where there is none."""
         if isinstance(x, Each):
             return None
-        kind = type(module)
-        if kind is Mask:
-            return self._masked(node, module, x, held["seed"], weights) if held else None
-        if held:
-            if kind is nn.Conv2d and module.padding_mode == "zeros":
-                return self._convolution(node, module, x, held, weights, count)
-            if kind is nn.Linear and not (isinstance(x, Tensor) and x.ndim != 2):
-                return self._linear(module, x, held)
+        kind, random = type(module), self.random[node]
+        if isinstance(module, Mask):
+            return self._masked(node, module, x, weights) if random else None
+        if random:
+            if isinstance(module, nn.Conv2d) and kind is nn.Conv2d and module.padding_mode == "zeros":
+                return self._convolution(node, module, x, weights)
+            if isinstance(module, nn.Linear) and kind is nn.Linear and not (isinstance(x, Tensor) and x.ndim != 2):
+                return self._linear(node, module, x, weights)
             return None
         if kind in ELEMENTWISE:
             return self._elementwise(node, x)
         if kind in SPATIAL:
             return self._spatial(module, x)
-        if kind is nn.Flatten and module.start_dim == 1 and module.end_dim == -1:
+        if isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1:
             return Rows(_rows(x).flatten(2))
         if kind in ROWWISE:
             rows = _rows(x)
             merged = rows.flatten(0, 1)
-            weight = getattr(module, "weight", None)
-            if kind is nn.Conv2d and (taken := _centre(module, merged, weight)) is not None:
+            if isinstance(module, nn.Conv2d) and (places := _centre(module, merged)) is not None:
+                taken = weights.made(node, lambda: module.weight[..., places[0], places[1]].contiguous())
                 done = F.linear(merged.flatten(1), taken, module.bias)[:, :, None, None]
             else:
                 done = module(merged)
@@ -210,15 +231,14 @@ class Executor:
                 return Rows(plain(*(side.tensor if isinstance(side, Rows) else side for side in sides)))
         return None
 
-    def _draw_by_draw(
-        self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], held: dict[str, Tensor], count: int
-    ) -> Any:
-        if held:
+    def _draw_by_draw(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], weights: Weights) -> Any:
+        random, count = self.random[node], weights.count
+        if random:
             self.parallel = False
         done = []
         for k in range(count):
             mine, named = fx.node.map_aggregate((_in_rows(args), _in_rows(kwargs)), lambda value, k=k: _of(value, k))
-            done.append(self._call(node, mine, named, {name: tensor[k] for name, tensor in held.items()}))
+            done.append(self._call(node, mine, named, {own: weights.of(name, k) for own, name in random.items()}))
         first = done[0]
         if isinstance(first, Tensor) and all(value.shape == first.shape for value in done):
             out = first.new_zeros((self.k, *first.shape))
@@ -247,18 +267,31 @@ class Executor:
             done = module(maps)
         return Rows(done.unflatten(0, x.tensor.shape[:2]))
 
-    def _masked(self, node: fx.Node, module: Mask, x: Any, seeds: Tensor, weights: dict[Any, Any]) -> Any:
+    def _masked(self, node: fx.Node, module: Mask, x: Any, weights: Weights) -> Any:
         x = _rows(x) if isinstance(x, Rows | Wide) else x[None]
-        if node not in weights:
-            weights[node] = torch.stack([module.of_seed(int(seed), x[0]) for seed in seeds])
-        return Rows(x * weights[node][:, None])
+        name = self.random[node]["seed"]
+        masks = weights.made(
+            node, lambda: torch.stack([module.of_seed(int(draw[name]), x[0]) for draw in weights.draws])
+        )
+        return Rows(x * masks[:, None])
 
-    def _linear(self, module: nn.Linear, x: Any, held: dict[str, Tensor]) -> Any:
-        weight, bias = held.get("weight"), held.get("bias")
-        if weight is None:
-            weight = module.weight.expand(self.k, *module.weight.shape)
-        if bias is None and module.bias is not None:
-            bias = module.bias.expand(self.k, -1)
+    def _parts(self, node: fx.Node, module: nn.Linear | nn.Conv2d, weights: Weights) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias, [k, ...] each."""
+        random = self.random[node]
+        both: list[Tensor | None] = []
+        for name in ("weight", "bias"):
+            own = getattr(module, name)
+            stacked = weights.stack(random[name]) if name in random else own
+            both.append(own.expand(self.k, *own.shape) if stacked is own and own is not None else stacked)
+        assert both[0] is not None
+        return both[0], both[1]
+
+    def _linear(self, node: fx.Node, module: nn.Linear, x: Any, weights: Weights) -> Any:
+        weight, bias = self._parts(node, module, weights)
+        return self._product(x, weight, bias)
+
+    def _product(self, x: Any, weight: Tensor, bias: Tensor | None) -> Rows:
+        """x W' + b for each draw: [B, P] or [k, B, ..., P] and [k, O, P] -> [k, B, ..., O]."""
         if isinstance(x, Tensor):
             whole = F.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())
             return Rows(whole.unflatten(1, (self.k, -1)).transpose(0, 1).contiguous())
@@ -267,36 +300,38 @@ class Executor:
         done = torch.bmm(flat, weight.mT) if bias is None else torch.baddbmm(bias[:, None], flat, weight.mT)
         return Rows(done.view(*rows.shape[:-1], -1))
 
-    def _convolution(
-        self, node: fx.Node, module: nn.Conv2d, x: Any, held: dict[str, Tensor], weights: dict[Any, Any], count: int
-    ) -> Any:
-        weight, bias = held.get("weight"), held.get("bias")
-        if weight is None:
-            weight = module.weight.expand(self.k, *module.weight.shape)
-        if bias is None and module.bias is not None:
-            bias = module.bias.expand(self.k, -1)
+    def _convolution(self, node: fx.Node, module: nn.Conv2d, x: Any, weights: Weights) -> Any:
+        random = self.random[node]
         maps = x if isinstance(x, Tensor) else _rows(x).flatten(0, 1)
-        if (taken := _centre(module, maps, weight)) is not None:
-            if isinstance(x, Tensor):
-                whole = F.linear(x.flatten(1), taken.flatten(0, 1), None if bias is None else bias.flatten())
-                done = whole.unflatten(1, (self.k, -1)).transpose(0, 1).contiguous()
-            else:
-                flat = _rows(x).flatten(2)
-                done = torch.bmm(flat, taken.mT) if bias is None else torch.baddbmm(bias[:, None], flat, taken.mT)
-            return Rows(done[..., None, None])
-        settings = (module.stride, module.padding, module.dilation, module.groups)
+        if (places := _centre(module, maps)) is not None:
+            bias = self._parts(node, module, weights)[1] if module.bias is not None else None
+            i, j = places
+            taken = weights.made(
+                node,
+                lambda: torch.stack(
+                    [
+                        (draw[random["weight"]] if "weight" in random else module.weight)[..., i, j]
+                        for draw in weights.draws
+                    ]
+                ),
+            )
+            flat = x.flatten(1) if isinstance(x, Tensor) else Rows(_rows(x).flatten(2))
+            return Rows(self._product(flat, taken, bias).tensor[..., None, None])
+        settings: Any = (module.stride, module.padding, module.dilation, module.groups)
         if isinstance(x, Tensor) and module.groups == 1 and module.out_channels < WIDE:
-            if node not in weights:
-                weights[node] = weight.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+            weight, bias = self._parts(node, module, weights)
+            wide = weights.made(node, lambda: weight.flatten(0, 1).contiguous(memory_format=torch.channels_last))
             image = x.contiguous(memory_format=torch.channels_last)
-            return Wide(F.conv2d(image, weights[node], None if bias is None else bias.flatten(), *settings), self.k)
+            return Wide(F.conv2d(image, wide, None if bias is None else bias.flatten(), *settings), self.k)
         out: Tensor | None = None
         each = None if isinstance(x, Tensor) else _rows(x)
-        for k in range(count):
-            image = x if each is None else each[k]
-            done = F.conv2d(image, weight[k], None if bias is None else bias[k], *settings)
+        for k in range(weights.count):
+            own = [
+                weights.of(random[name], k) if name in random else getattr(module, name) for name in ("weight", "bias")
+            ]
+            done = F.conv2d(x if each is None else each[k], *own, *settings)
             if out is None:
-                make = torch.empty if count == self.k else torch.zeros
+                make = torch.empty if weights.count == self.k else torch.zeros
                 out = make(self.k, *done.shape, dtype=done.dtype, device=done.device)
             out[k] = done
         assert out is not None
@@ -334,28 +369,26 @@ def _same_axes(sides: list[Any]) -> bool:
     return axes[0] == axes[1] > 0
 
 
-def _centre(module: nn.Conv2d, maps: Tensor, weight: Any) -> Tensor | None:
-    """The one tap [..., O, I] of a kernel that meets a map of 1 x 1, the others meeting its padding only."""
+def _centre(module: nn.Conv2d, maps: Tensor) -> tuple[int, int] | None:
+    """Place of the one tap of a kernel that meets a map of 1 x 1, where the others meet its padding only."""
     if maps.shape[-2:] != (1, 1) or module.groups != 1 or isinstance(module.padding, str):
         return None
     places = []
-    for kernel, stride, padding, dilation in zip(
-        module.kernel_size, module.stride, module.padding, module.dilation, strict=True
-    ):
-        if (2 * padding - dilation * (kernel - 1)) // stride != 0 or padding % dilation:
-            return None
-        if 2 * padding < dilation * (kernel - 1):
+    sides = (module.kernel_size, module.stride, module.padding, module.dilation)
+    for kernel, stride, padding, dilation in zip(*sides, strict=True):
+        room = 2 * padding - dilation * (kernel - 1)
+        if room < 0 or room // stride != 0 or padding % dilation or padding // dilation >= kernel:
             return None
         places.append(padding // dilation)
-    if any(place >= kernel for place, kernel in zip(places, module.kernel_size, strict=True)):
-        return None
-    taken: Tensor = weight[..., places[0], places[1]]
-    return taken.contiguous()
+    return places[0], places[1]
 
 
 def _windows(module: nn.MaxPool2d) -> int | None:
     """Side of the windows of a pooling, where they are small squares side by side."""
-    pair: Callable[[Any], tuple[int, int]] = lambda value: (value, value) if isinstance(value, int) else tuple(value)
+
+    def pair(value: Any) -> tuple[int, int]:
+        return (value, value) if isinstance(value, int) else tuple(value)
+
     kernel = pair(module.kernel_size)
     plain = pair(module.padding) == (0, 0) and pair(module.dilation) == (1, 1) and not module.ceil_mode
     if plain and kernel == pair(module.stride) and kernel[0] == kernel[1] <= 3:
@@ -383,4 +416,3 @@ def _last_uses(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
     for parent, node in last.items():
         found.setdefault(node, []).append(parent)
     return found
-

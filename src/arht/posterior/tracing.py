@@ -24,8 +24,10 @@ class Graph:
     needs of the shared part.
     """
 
-    def __init__(self, net: nn.Module, graph: torch.fx.Graph, outputs: Mapping[str, Any], random: Sequence[str]) -> None:
-        self.net = net
+    def __init__(
+        self, net: nn.Module, graph: torch.fx.Graph, outputs: Mapping[str, Any], random: Sequence[str]
+    ) -> None:
+        self.net, self.random = net, tuple(random)
         self.modules = dict(net.named_modules(remove_duplicate=False))
         self.names = canonical(net)
         self.outputs: dict[str, torch.fx.Node] = dict(outputs)

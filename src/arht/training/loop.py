@@ -63,6 +63,17 @@ def fit(
     settings = settings or Settings()
     if epochs is not None:
         settings = replace(settings, epochs=epochs)
+    if members := getattr(encoder, "members", None):  # an ensemble: one net after the other
+        generator = torch.default_generator if generator is None else generator
+        common: dict[str, Any] = {"settings": settings, "validation": validation, "transform": transform}
+        common |= {"augment": augment, "generator": generator, "resume": resume, "progress": progress}
+        common |= {"checkpoint_steps": checkpoint_steps, "fabric": fabric}
+        rows: list[Epoch] = []
+        for k, member in enumerate(members):
+            place = None if folder is None else Path(folder) / f"member-{k}"
+            rows += fit(member, data, objective=objective, folder=place, **common).epochs
+        encoder.eval()
+        return History(tuple(rows))
     source = Source.of(data, "data")
     held = None if validation is None else Source.of(validation, "validation")
     if settings.patience is not None and held is None:
@@ -91,11 +102,17 @@ class _Bound(nn.Module):
     def __init__(self, encoder: nn.Module, objective: Objective, local: bool):
         super().__init__()
         self.encoder, self.objective = encoder, objective
-        self.options = {"local": True} if local else {}
+        if local and not hasattr(encoder, "local_reparameterisation"):
+            raise InputError(
+                f"training.fit: local_reparameterisation needs a MeanField encoder; got {type(encoder).__name__}. "
+                "Set it to False."
+            )
+        if hasattr(encoder, "local_reparameterisation"):
+            encoder.local_reparameterisation = local  # type: ignore[assignment]
 
     def outputs(self, views: Tensor, count: int, generator: torch.Generator) -> list[Tensor]:
         """Outputs of each view, all under one weight draw."""
-        outputs: Tensor = self.encoder(views, generator=generator, **self.options)
+        outputs: Tensor = self.encoder(views, generator=generator)
         return list(outputs.chunk(count)) if count > 1 else [outputs]
 
     def forward(
