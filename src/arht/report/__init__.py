@@ -5,5 +5,6 @@ from __future__ import annotations
 from arht.report.facts import collect
 from arht.report.page import render, write
 from arht.report.pictures import thumbnails
+from arht.report.results import scores_of
 
-__all__ = ["collect", "render", "thumbnails", "write"]
+__all__ = ["collect", "render", "scores_of", "thumbnails", "write"]

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,6 @@ def render(record: Mapping[str, Any], *, pictures: Mapping[int, Mapping[str, Any
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
     from markupsafe import Markup, escape
-
-    import arht
 
     report, run = record["report"], {"guarantee": "none", **record["run"]}
     record = {"report": report, "run": run}
@@ -105,7 +104,7 @@ def render(record: Mapping[str, Any], *, pictures: Mapping[int, Mapping[str, Any
         method_words=METHOD_WORDS,
         guarantees=GUARANTEES,
         outcomes=OUTCOMES,
-        version=arht.__version__,
+        version=version("arht"),
         style=Markup(style),
         script=Markup(script),
         style_hash=_hash(style),
