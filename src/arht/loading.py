@@ -11,7 +11,7 @@ from arht.errors import InputError
 __all__ = ["READERS", "load"]
 
 READERS = {
-    "detector": "arht.detectors.base",
+    "detector": "arht.detectors.files",
     "encoder": "arht.posterior.files",
     "guard": "arht.guard.files",
 }

@@ -24,7 +24,7 @@ from arht.detectors import (
     MaximumProbability,
     MutualInformation,
     RHTDetector,
-    base,
+    files,
 )
 from arht.detectors.conformance import (
     CHECKS,
@@ -113,7 +113,7 @@ def test_differential_entropy_of_concentrations():
 
 
 def test_every_detector_of_a_file_is_covered():
-    assert {type(factory()).__name__ for factory in FACTORIES.values()} | {"DifferentialEntropy"} == set(base.CLASSES)
+    assert {type(factory()).__name__ for factory in FACTORIES.values()} | {"DifferentialEntropy"} == set(files.CLASSES)
 
 
 def test_fresh_process(tmp_path):

@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 
 from arht._shapes import Float, Tensor
-from arht.detectors.base import Measured, Tail
+from arht.detectors.base import Tail
 from arht.detectors.embedding import Against, EmbeddingDetector, Side
+from arht.detectors.measured import Measured
 from arht.errors import InputError
 from arht.stats._checks import as_ridges
 from arht.stats.adaptive import Priors, as_priors

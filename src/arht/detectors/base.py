@@ -6,75 +6,28 @@ import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 
 from arht._shapes import Tensor
 from arht.detectors._inputs import as_queries, chunks_of, is_table
+from arht.detectors.files import plain, tuples
 from arht.detectors.layers import Layers
 from arht.detectors.margins import RULES, Margin
+from arht.detectors.measured import Measured, as_result
 from arht.detectors.results import DetectionResult, Explanation
 from arht.errors import InputError
 from arht.stats._checks import restorer
 from arht.stats.multiplicity import Decision
 from arht.stats.nulls import Conformal
-from arht.stats.results import Guarantee, Outcome, PriorResults
 
 if TYPE_CHECKING:
     from arht.evaluation.audits import Audit
 
-__all__ = ["Detector", "Measured", "of_artefact"]
+__all__ = ["Detector"]
 
 Tail = Literal["upper", "two-sided"]
-
-CLASSES = {
-    "ARHTDetector": "arht.detectors.arht",
-    "RHTDetector": "arht.detectors.rht",
-    "HotellingDetector": "arht.detectors.hotelling",
-    "MahalanobisDetector": "arht.detectors.mahalanobis",
-    "MaximumProbability": "arht.detectors.predictive",
-    "Entropy": "arht.detectors.predictive",
-    "MutualInformation": "arht.detectors.predictive",
-    "DifferentialEntropy": "arht.detectors.predictive",
-    "Energy": "arht.detectors.predictive",
-    "FromScorer": "arht.detectors.scorer",
-}
-"""Detectors that a file can hold, and where they live."""
-
-
-@dataclass(slots=True)
-class Measured:
-    """What a detector computes for a block of queries, before any calibration: tensors [B]."""
-
-    statistic: Tensor
-    score: Tensor
-    """NaN where the outcome is not OK."""
-    outcome: Tensor
-    pvalue: Tensor | None = None
-    guarantee: Guarantee = "none"
-    null: str = "none"
-    pvalue_error: float = 0.0
-    ridge: Tensor | None = None
-    theta1: Tensor | None = None
-    theta2: Tensor | None = None
-    nearest_class: Tensor | None = None
-    priors: PriorResults | None = None
-
-    @classmethod
-    def of(cls, queries: Tensor, statistic: Tensor, **more: Any) -> Measured:
-        """With the outcome that the queries and the statistic show; the statistic is the score."""
-        outcome = torch.zeros(len(statistic), dtype=torch.int8)
-        bad = ~torch.isfinite(statistic)
-        if bool(bad.any()):
-            outcome[bad] = int(Outcome.DEGENERATE)
-            rows = bad.nonzero()[:, 0]
-            finite = torch.isfinite(queries[rows]).flatten(1).all(1)
-            outcome[rows[~finite]] = int(Outcome.NOT_FINITE)
-            statistic = torch.where(bad, torch.nan, statistic)
-        return cls(statistic, more.pop("score", statistic), outcome, **more)
 
 
 class Detector(ABC):
@@ -200,7 +153,7 @@ class Detector(ABC):
         `other` does not change; parameters and layers must be the same.
         """
         who = self._who("merge")
-        if type(other) is not type(self) or _plain(other.parameters) != _plain(self.parameters):
+        if type(other) is not type(self) or plain(other.parameters) != plain(self.parameters):
             raise InputError(
                 f"{who}: both sides must be of one kind with the same parameters; got {self!r} and {other!r}. "
                 "Make them alike and fit them again."
@@ -354,33 +307,7 @@ class Detector(ABC):
         return -self._margin.log_pvalue(measured.score)
 
     def _result(self, who: str, measured: Measured, back: Any, **more: Any) -> DetectionResult:
-        def given(value: Tensor | None) -> Any:
-            return None if value is None else back(value)
-
-        law, smallest = self._law, 0.0
-        pvalue, guarantee, null, error = measured.pvalue, measured.guarantee, measured.null, measured.pvalue_error
-        if law is not None:
-            pvalue, guarantee, null, error = law.pvalue(measured.score), law.guarantee, repr(law), 0.0
-            smallest = law.smallest_pvalue
-        if pvalue is None:
-            pvalue = torch.full_like(measured.score, torch.nan)
-        return DetectionResult(
-            method=self.method,
-            statistic=back(measured.statistic),
-            score=back(self._ranking(who, measured)),
-            pvalue=back(torch.where(measured.outcome == Outcome.OK, pvalue, torch.nan)),
-            pvalue_error=error,
-            ridge=given(measured.ridge),
-            theta1=given(measured.theta1),
-            theta2=given(measured.theta2),
-            guarantee=guarantee,
-            null=null,
-            smallest_pvalue=smallest,
-            outcome=back(measured.outcome),
-            priors=measured.priors,
-            nearest_class=given(measured.nearest_class),
-            **more,
-        )
+        return as_result(self.method, measured, self._ranking(who, measured), self._law, back, **more)
 
     def _test_layers(self, who: str, layers: Layers, draws: Any, explain: bool) -> DetectionResult:
         if self._law is None:
@@ -390,24 +317,9 @@ class Detector(ABC):
             )
         results, log_p, outcome = layers.measure(who, draws)
         score = layers.combined(log_p, self.combine)
-        measured = Measured(score, score, outcome)
+        method = f"{self.method}, {len(log_p)} layers by {self.combine}"
         back = restorer(*draws.values())
-        law = self._law
-        result = DetectionResult(
-            method=f"{self.method}, {len(log_p)} layers by {self.combine}",
-            statistic=back(score),
-            score=back(score),
-            pvalue=back(torch.where(outcome == Outcome.OK, law.pvalue(measured.score), torch.nan)),
-            pvalue_error=0.0,
-            ridge=None,
-            theta1=None,
-            theta2=None,
-            guarantee=law.guarantee,
-            null=repr(law),
-            smallest_pvalue=law.smallest_pvalue,
-            outcome=back(outcome),
-            layers=results,
-        )
+        result = as_result(method, Measured(score, score, outcome), score, self._law, back, layers=results)
         return self._explained(result, layers.explain(who, draws, 5), None) if explain else result
 
     def _explained(self, result: DetectionResult, explanation: Explanation, draws: Any) -> DetectionResult:
@@ -428,7 +340,7 @@ class Detector(ABC):
     def _pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         header: dict[str, Any] = {
             "class": type(self).__name__,
-            "parameters": _plain(self._plain_parameters()),
+            "parameters": plain(self._plain_parameters()),
             "inputs": self._inputs,
             "tail": None if self._law is None else self._law.tail,
         }
@@ -445,7 +357,7 @@ class Detector(ABC):
 
     @classmethod
     def _unpack(cls, header: Mapping[str, Any], tensors: Mapping[str, Tensor], **options: Any) -> Self:
-        parameters = {k: _tuples(v) for k, v in header["parameters"].items()}
+        parameters = {k: tuples(v) for k, v in header["parameters"].items()}
         detector = cls(**{**parameters, **options})
         detector._inputs = header["inputs"]
         if "layers" in header:
@@ -459,33 +371,3 @@ class Detector(ABC):
             else:
                 detector._law, detector._margin = Conformal(scores), Margin(scores)
         return detector
-
-
-def _plain(value: Any) -> Any:
-    """As JSON has it: arrays, tensors and tuples as lists."""
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(entry) for entry in value) if isinstance(value, list) else value
-
-
-def of_artefact(
-    path: str | os.PathLike[str], kind: str, header: Mapping[str, Any], tensors: Mapping[str, Tensor], **options: Any
-) -> Detector:
-    """The detector that an artefact describes; see `arht.load`."""
-    name = header.get("class")
-    if kind != "detector" or name not in CLASSES:
-        raise InputError(
-            f"load: {path} must hold a detector of this arht; it holds {name or kind!r}. "
-            "Update arht, or load it with what wrote it."
-        )
-    cls: type[Detector] = getattr(import_module(CLASSES[name]), name)
-    try:
-        return cls._unpack(header, tensors, **options)
-    except KeyError as error:
-        raise InputError(f"load: {path} must hold a whole detector; it lacks {error}. Save it again.") from None

@@ -12,10 +12,11 @@ import torch
 
 from arht._shapes import Float, Int, Tensor
 from arht.detectors._inputs import as_labels, as_queries
-from arht.detectors.base import Detector, Measured, Tail
+from arht.detectors.base import Detector, Tail
 from arht.detectors.classes import ClassMoments
 from arht.detectors.forms import forms, single_forms
 from arht.detectors.kept import Kept
+from arht.detectors.measured import Measured
 from arht.detectors.results import Explanation
 from arht.errors import InputError
 from arht.stats.moments import Moments

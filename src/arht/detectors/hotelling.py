@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from arht._shapes import Tensor
-from arht.detectors.base import Measured
 from arht.detectors.embedding import EmbeddingDetector, Side
+from arht.detectors.measured import Measured
 from arht.errors import InputError
 
 __all__ = ["HotellingDetector"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from arht._shapes import Tensor
-from arht.detectors.base import Measured, Tail
+from arht.detectors.base import Tail
 from arht.detectors.embedding import Against, EmbeddingDetector, Side
+from arht.detectors.measured import Measured
 from arht.errors import InputError
 
 __all__ = ["MahalanobisDetector"]

@@ -10,7 +10,8 @@ import torch
 
 from arht._shapes import Float, Tensor
 from arht.detectors._inputs import as_queries
-from arht.detectors.base import Detector, Measured, Tail
+from arht.detectors.base import Detector, Tail
+from arht.detectors.measured import Measured
 from arht.errors import InputError
 
 __all__ = ["DifferentialEntropy", "Energy", "Entropy", "MaximumProbability", "MutualInformation", "PredictiveDetector"]

@@ -8,8 +8,9 @@ import torch
 
 from arht._shapes import Tensor
 from arht.detectors.arht import ARHTDetector
-from arht.detectors.base import Measured, Tail
+from arht.detectors.base import Tail
 from arht.detectors.embedding import Against, Side
+from arht.detectors.measured import Measured
 from arht.errors import InputError
 
 __all__ = ["RHTDetector"]

@@ -11,7 +11,8 @@ import torch
 
 from arht._shapes import Tensor
 from arht.detectors._inputs import as_queries, chunks_of
-from arht.detectors.base import Detector, Measured, Tail
+from arht.detectors.base import Detector, Tail
+from arht.detectors.measured import Measured
 from arht.errors import InputError
 from arht.stats._checks import as_real
 from arht.stats.moments import Moments

@@ -106,8 +106,9 @@ def audit(
     known = ~np.isnan(p)
     m = int(known.sum())
     if result.guarantee == "none" or not m:
+        got = f"scores of {result.method} alone" if result.guarantee == "none" else "none"
         raise InputError(
-            f"audit: needs p-values; got {f'scores of {result.method} alone' if result.guarantee == 'none' else 'none'}. "
+            f"audit: needs p-values; got {got}. "
             "Call detector.calibrate(heldout) with other in-distribution inputs first."
         )
     if not 0 < fdr < 1:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from arht.detectors import Detector
-from arht.detectors.base import CLASSES
+from arht.detectors.files import CLASSES
 from arht.errors import InputError
 from arht.guard.recipe import Watch
 from arht.io import artefact
