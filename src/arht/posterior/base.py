@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 
 from arht.errors import InputError
 from arht.posterior.bank import Bank
+from arht.posterior.calling import call
 from arht.posterior.running import Runner
 from arht.posterior.taps import At, Tap, as_taps, find_module
 
@@ -80,7 +80,7 @@ class Posterior(nn.Module):
 
     def forward(self, x: Tensor, generator: Generator | None = None) -> Any:
         """The net's output for one fresh weight draw, the same for the whole batch."""
-        return functional_call(self.net, self.sample(generator), (x,))
+        return call(self.net, self.sample(generator), x)
 
     def bank(self, draws: int, *, generator: Generator | None = None) -> Bank:
         """Weight draws to keep: hand the bank to `draw` or `predict`, as often as wanted."""

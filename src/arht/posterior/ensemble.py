@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 
 from arht.errors import InputError
 from arht.posterior.base import Draw, Posterior
+from arht.posterior.calling import call
 from arht.posterior.deterministic import Deterministic
 
 __all__ = ["Ensemble"]
@@ -79,7 +79,7 @@ class Ensemble(Posterior):
 
     def forward(self, x: Tensor, generator: Generator | None = None) -> Any:
         """The output of one of the nets."""
-        return functional_call(self.net, self.sample(generator), (x,))
+        return call(self.net, self.sample(generator), x)
 
     def config(self) -> dict[str, Any]:
         """The arguments, as JSON can hold them."""

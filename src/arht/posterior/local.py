@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 
+from arht.posterior.calling import call
 from arht.posterior.normal import normal
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def local_forward(encoder: MeanField, x: Tensor, generator: Generator | None) ->
     for path, (module, _) in local.items():
         module.forward = _drawn_output(module, path, means, scales, generator)
     try:
-        return functional_call(encoder.net, draw, (x,))
+        return call(encoder.net, draw, x)
     finally:
         for module, _ in local.values():
             del module.forward

@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from arht.errors import ArhtError, InputError
+from arht.posterior.calling import call
 from arht.posterior.stacked import Each, Executor, Rows, Weights
 from arht.posterior.taps import Tap, find_module, pooled, tensor_of
 from arht.posterior.tracing import trace
@@ -186,7 +186,7 @@ class Runner:
 
         hooks = [find_module("draw", self.net, path).register_forward_hook(keep(path)) for path in self.paths]
         try:
-            functional_call(self.net, weights, (x,))
+            call(self.net, weights, x)
         except _Reached:
             pass
         except (RuntimeError, TypeError, IndexError) as error:

@@ -145,7 +145,7 @@ class Executor:
         ):
             args = (args[0].clone(), *args[1:])
         if module is not None:
-            return functional_call(module, held, args, kwargs) if held else module(*args, **kwargs)
+            return functional_call(module, held, args, kwargs, tie_weights=False) if held else module(*args, **kwargs)
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         assert callable(node.target)

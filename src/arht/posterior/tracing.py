@@ -9,6 +9,7 @@ from typing import Any
 import torch.fx
 from torch import nn
 
+from arht.posterior.calling import canonical, places
 from arht.posterior.masks import Mask
 
 __all__ = ["Graph", "trace"]
@@ -57,8 +58,7 @@ class Graph:
         """Names of the net's tensors that a step uses: its own name for each -> the name that a draw gives it."""
         if node.op == "call_module":
             module = self.modules[str(node.target)]
-            held = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-            return {name: self.names[id(tensor)] for name, tensor in held}
+            return {place: self.names[id(tensor)] for place, tensor in places(module).items()}
         if node.op == "get_attr":
             tensor = attribute(self.net, str(node.target))
             return {"": self.names[id(tensor)]} if id(tensor) in self.names else {}
@@ -100,12 +100,6 @@ class _Tracer(torch.fx.Tracer):
             if module is m:
                 self.outputs[path] = found
         return output
-
-
-def canonical(net: nn.Module) -> dict[int, str]:
-    """Identity of each parameter and buffer -> its first name, by which draws call it."""
-    held = [*net.named_parameters(), *net.named_buffers()]
-    return {id(tensor): name for name, tensor in reversed(held)}
 
 
 def attribute(net: nn.Module, path: str) -> Any:
