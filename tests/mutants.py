@@ -271,6 +271,48 @@ MUTANTS = [
         ),
     ),
     *in_file(
+        "scoring.py",
+        (
+            "n for n - 2, batched",
+            "self.degrees = reference.n + draws - 2",
+            "self.degrees = reference.n + draws",
+            "test_scoring.py::test_neither_chunks_nor_neighbours_matter test_scoring.py::test_it_is_the_two_sample_test",
+        ),
+        (
+            "the remainder bound ignored",
+            "(best == index) & (sums.bound <= TOLERANCE)",
+            "(best == index)",
+            "test_perturbation.py::test_the_bound_chooses_the_exact_way",
+        ),
+        (
+            "a query with NaN not marked",
+            "found.outcome[~finite] = int(Outcome.NOT_FINITE)",
+            "pass",
+            "test_scoring.py::test_a_bad_query_is_marked_and_its_neighbours_are_bit_identical",
+        ),
+    ),
+    *in_file(
+        "perturbation.py",
+        (
+            "sign of the second-order term, K < P",
+            "shrunk = self.base + tr1 - g_1 + gg_1",
+            "shrunk = self.base + tr1 + g_1 + gg_1",
+            "test_perturbation.py::test_no_error_exceeds_its_bound",
+        ),
+        (
+            "second-order term left out, K > P",
+            "shrunk = self.base + tr1 - e2_1 * most1",
+            "shrunk = self.base + tr1",
+            "test_perturbation.py::test_no_error_exceeds_its_bound",
+        ),
+        (
+            "draws not taken about their own mean",
+            "white.sub_(mean[part, None])",
+            "white.sub_(0.0)",
+            "test_perturbation.py::test_no_error_exceeds_its_bound",
+        ),
+    ),
+    *in_file(
         "multiplicity.py",
         (
             "BY without its harmonic number",

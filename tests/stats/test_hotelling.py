@@ -113,7 +113,7 @@ def test_kinds_of_input():
 def test_redundant_columns_are_refused():
     x, y = pair(14, 9, 4)
     x, y = (np.c_[part, part[:, 0] + part[:, 1]] for part in (x, y))
-    with pytest.raises(InputError, match="got a pooled covariance of rank below P=5. T² does not exist"):
+    with pytest.raises(InputError, match=r"got a pooled covariance of rank below P=5\. T² does not exist"):
         hotelling_test(x, y)
 
 

@@ -16,8 +16,10 @@ SCORES = [3.0, 2.0, 1.0, 2.0]
 
 @pytest.mark.parametrize(
     ("score", "upper", "two_sided"),
-    [(2.0, 4 / 5, 1.0), (2.5, 2 / 5, 4 / 5), (3.0, 2 / 5, 4 / 5), (5.0, 1 / 5, 2 / 5), (0.0, 1.0, 2 / 5)]
-    + [(np.inf, 1 / 5, 2 / 5), (-np.inf, 1.0, 2 / 5), (1.0, 1.0, 4 / 5)],
+    [
+        *[(2.0, 4 / 5, 1.0), (2.5, 2 / 5, 4 / 5), (3.0, 2 / 5, 4 / 5), (5.0, 1 / 5, 2 / 5), (0.0, 1.0, 2 / 5)],
+        *[(np.inf, 1 / 5, 2 / 5), (-np.inf, 1.0, 2 / 5), (1.0, 1.0, 4 / 5)],
+    ],
 )
 def test_conformal_by_hand(score, upper, two_sided):
     assert nulls.Conformal(SCORES).pvalue(score) == pytest.approx(upper, rel=1e-15)
@@ -98,7 +100,7 @@ def test_composite_of_independent_laws():
 
 
 def test_shared_components_by_simulation():
-    """400,000 draws; beyond 5 standard errors once in 1.7 million times by chance; 2 % off passes once in a thousand."""
+    """400,000 draws; beyond 5 standard errors once in 1.7 million by chance; 2 % off passes once in 1,000."""
     d, rho = np.array([30.0, 25.0, 12.0]), np.array([[1, 0.9, 0.5], [0.9, 1, 0.6], [0.5, 0.6, 1]])
     bounds, draws, rng = d + 1.2 * np.sqrt(2 * d), 400_000, np.random.default_rng(8)
     pair_counts = {(i, j): int(rho[i, j] * np.sqrt(d[i] * d[j])) for i, j in ((0, 1), (0, 2), (1, 2))}

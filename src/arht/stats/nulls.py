@@ -78,7 +78,7 @@ class Normal(AsymptoticLaw):
     """√P (RHT/P - Θ₁) / √(2Θ₂) is standard normal (the paper's equation 4).
 
     Asymptotic. Ignores that RHT is skewed to the right, so small p-values come too often: at level 1 % the
-    realised level is typically two to three times that where P and n are a few dozen.
+    realised level is typically two to five times that where P and n are a few dozen (see the level table).
     """
 
     name: ClassVar[str] = "normal"
@@ -91,7 +91,8 @@ class Normal(AsymptoticLaw):
 class CubeRoot(AsymptoticLaw):
     """(RHT/P)^{1/3} is normal with the delta method's mean and variance: removes most of the skewness.
 
-    ``√P ((RHT/P)^{1/3} - Θ₁^{1/3}) / (√(2Θ₂) Θ₁^{-2/3} / 3)`` is standard normal. Asymptotic; the default.
+    ``√P ((RHT/P)^{1/3} - Θ₁^{1/3}) / (√(2Θ₂) Θ₁^{-2/3} / 3)`` is standard normal. Asymptotic; the default. Nearest
+    to its level at 1 % among the asymptotic laws; conservative for elliptical rows with heavy tails.
     """
 
     name: ClassVar[str] = "cube_root"

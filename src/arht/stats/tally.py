@@ -41,7 +41,7 @@ class Tally:
         p = np.asarray(pvalues, dtype=np.float64).ravel()
         tested = p[~np.isnan(p)]
         self.untested += p.size - tested.size
-        if tested.size and not (0 <= tested.min() and tested.max() <= 1):
+        if tested.size and not (tested.min() >= 0 and tested.max() <= 1):
             raise InputError("Tally.add: pvalues must be between 0 and 1, or NaN; pass p-values, not scores.")
         self._waiting.append(tested)
         if sum(part.size for part in self._waiting) > max(self.limit // 4, 1 << 16):
