@@ -23,10 +23,10 @@ class Odd(nn.Module):
         self.second = nn.Conv2d(4, 4, 3, padding=1)
         self.act = nn.ReLU(inplace=True)
         self.flat = nn.Flatten()
-        self.encode = nn.Linear(4 * 36, 6)
-        self.decode = nn.Linear(6, 4 * 36, bias=False)
-        self.decode.weight = nn.Parameter(torch.randn(144, 6) / 10)
-        self.again = nn.Linear(6, 6)
+        self.encode = nn.Linear(4 * 36, 12)
+        self.decode = nn.Linear(12, 4 * 36, bias=False)
+        self.decode.weight = nn.Parameter(torch.randn(144, 12) / 10)
+        self.again = nn.Linear(12, 12)
         self.tied = self.again
 
     def forward(self, x):

@@ -261,10 +261,8 @@ class Executor:
         if isinstance(x, Wide):
             return Wide(module(x.tensor), x.draws)
         maps = x.tensor.flatten(0, 1)
-        if type(module) is nn.MaxPool2d and (side := _windows(module)):
-            done = _max_pool(maps, side)
-        else:
-            done = module(maps)
+        side = _windows(module) if type(module) is nn.MaxPool2d else None
+        done = _max_pool(maps, side) if side else module(maps)
         return Rows(done.unflatten(0, x.tensor.shape[:2]))
 
     def _masked(self, node: fx.Node, module: Mask, x: Any, weights: Weights) -> Any:
