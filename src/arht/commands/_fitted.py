@@ -218,16 +218,14 @@ def writable(who: str, name: str) -> Path:
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """So many threads of torch and arrow."""
-    if count is None:
-        yield
-        return
+    """So many threads of torch and arrow; afterwards as many as before."""
     import pyarrow as pa
     import torch
 
     before = torch.get_num_threads(), pa.cpu_count()
-    torch.set_num_threads(count)
-    pa.set_cpu_count(count)
+    if count is not None:
+        torch.set_num_threads(count)
+        pa.set_cpu_count(count)
     try:
         yield
     finally:

@@ -90,6 +90,7 @@ def _run(options: Score, fitted: Fitted, pieces: Pieces, tally: Any) -> dict[str
     encoder = getattr(fitted.object, "encoder", None)
     sources = sources_of(WHO, options.query, kinds, encoder=encoder, split=options.split, data_dir=options.data_dir)
     counts = [source.count for source in sources]
+    _leave_a_core_to_the_reader(sources)
     about: dict[str, Any] = {"queries": [], "outcomes": {}, "law": None}
     done = 0
     for batch in pieces.batches():
@@ -129,6 +130,14 @@ def _run(options: Score, fitted: Fitted, pieces: Pieces, tally: Any) -> dict[str
     if about["law"] is None:
         about["law"] = _law_again(fitted, sources)
     return about
+
+
+def _leave_a_core_to_the_reader(sources: list[Any]) -> None:
+    """Rows of one draw cost a matrix product each, about what reading them costs: the two go on side by side."""
+    import torch
+
+    if all(getattr(source, "shape", None) is not None and len(source.shape) == 1 for source in sources):
+        torch.set_num_threads(max(1, torch.get_num_threads() - 1))
 
 
 def _law_again(fitted: Fitted, sources: list[Any]) -> dict[str, Any]:

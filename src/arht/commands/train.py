@@ -23,7 +23,7 @@ __all__ = ["Train"]
 
 WHO = "arht train"
 
-ARCHITECTURES = ("LeNet", "CNN", "AlexNet", "ResNet18", "ResNet50", "MLP")
+ARCHITECTURES = ("LeNet", "CNN", "AlexNet", "ResNet18", "ResNet50")
 POSTERIORS = ("mean_field", "mc_dropout", "ensemble", "deterministic")
 
 
@@ -144,7 +144,7 @@ def _train(options: Train) -> dict[str, Any]:
         progress=not options.quiet,
     )
     seconds = time.perf_counter() - started
-    test = None if options.objective != "classification" else _evaluate(options, encoder, transform)
+    test = None if options.objective != "classification" else _evaluate(options, encoder, transform, images.classes)
     record = {
         "command": shlex.join(["arht", *sys.argv[1:]]),
         "data": {
@@ -184,6 +184,20 @@ def _settings(options: Train) -> Settings:
     ):
         if getattr(options, name) not in known:
             raise InputError(f"{WHO}: --{name} must be one of {', '.join(known)}; got {getattr(options, name)!r}.")
+    for name, least in (("draws", 1), ("size", 1), ("members", 1), ("limit", 1), ("threads", 1)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise InputError(f"{WHO}: --{name} must be an integer >= {least}; got {value}. See {WHO} --help.")
+    for name, owner in (("members", "ensemble"), ("layers", "mean_field"), ("rho", "mean_field")):
+        if getattr(options, name) is not None and options.posterior != owner:
+            raise InputError(
+                f"{WHO}: --{name} goes with --posterior {owner}; got --posterior {options.posterior}. Leave it out, or "
+                "change the posterior."
+            )
+    if options.objective == "contrastive" and options.augment == "none":
+        raise InputError(
+            f"{WHO}: --objective contrastive needs --augment; got none. Write for instance --augment crops."
+        )
     for name in ("heldout", "validation"):
         value = getattr(options, name)
         if value is not None and not 0 <= value < 1:
@@ -263,8 +277,9 @@ def _encoder(options: Train, train: Images, generator: Any) -> tuple[Any, Any]:
     elif options.posterior == "mc_dropout":
         encoder = posterior.MCDropout(net())
     else:
-        start = {} if options.rho is None else {"rho_mean": options.rho}
-        encoder = posterior.MeanField(net(), layers=list(options.layers) if options.layers else "all", **start)
+        rho = -3.0 if options.rho is None else options.rho
+        layers = list(options.layers) if options.layers else "all"
+        encoder = posterior.MeanField(net(), layers=layers, generator=generator, rho_mean=rho)
     return Transform.of(train), encoder
 
 
@@ -276,14 +291,16 @@ def _augmentation(options: Train) -> Any:
     return {"digits": Augment.digits, "crops": Augment, "photos": Augment.photos}[options.augment]()
 
 
-def _evaluate(options: Train, encoder: Any, transform: Any) -> dict[str, Any] | None:
-    """Accuracy, macro F1 and negative log-likelihood of the predictive mean on the test images, if there are any."""
+def _evaluate(options: Train, encoder: Any, transform: Any, classes: tuple[str, ...]) -> dict[str, Any] | None:
+    """Accuracy, macro F1 and negative log-likelihood of the predictive mean, where there are test images."""
     import torch
     from sklearn.metrics import f1_score
 
     try:
         images = _load(options, "test")
     except InputError:
+        return None
+    if images.classes != classes or images.labels is None:
         return None
     generator = torch.Generator().manual_seed(options.seed + 1)
     bank = encoder.bank(options.draws, generator=generator)
@@ -326,12 +343,16 @@ def _table(record: dict[str, Any]) -> str:
         "epochs": f"{len(epochs)} in {record['seconds']:.0f} s",
         "last loss, nll, KL": f"{epochs[-1]['loss']:.4f}, {epochs[-1]['nll']:.4f}, {epochs[-1]['kl']:.0f}",
     }
-    if test is not None:
+    if test is None and record["options"]["objective"] == "classification":
+        rows["test"] = "none: there are no test images of these classes"
+    elif test is not None:
         rows[f"test ({test['images']} images, {test['draws']} draws)"] = (
             f"accuracy {test['accuracy']:.4f}, macro F1 {test['macro_f1']:.4f}, nll {test['nll']:.4f}"
         )
     rows["file"] = record["out"]
     table = Table(title=f"{WHO} {record['options']['data']}", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
     for name, value in rows.items():
         table.add_row(name, Text(value))
     console = Console()

@@ -17,8 +17,8 @@ from arht.io._checks import ragged, refuse
 
 __all__ = ["Rows", "Source", "check_apart", "readable"]
 
-BYTES = 32 << 20
-"""Size of a chunk, about, where no number of rows is given."""
+BYTES = 8 << 20
+"""Size of a chunk, about, where no number of rows is given: what a processor keeps near, and an allocator keeps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def iter_tables(path: str | os.PathLike[str], rows: int | None = None) -> Iterat
 
     Besides its formats: ``.jsonl`` (a line is a list of numbers, an object with one list, or an object of numbers),
     ``-`` for csv or jsonl on standard input, and draws [n, K, P]: arrays in npy and npz, lists of lists in parquet.
-    Without `rows`, a chunk has about 32 MB. Raises `InputError` as `read_table` does, for a bad row when it gets there.
+    Without `rows`, a chunk has about 8 MB. Raises `InputError` as `read_table` does, for a bad row when it gets there.
 
     >>> import numpy as np, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
