@@ -50,14 +50,23 @@ def measure(encoder: MeanField, images: Images, transform: Transform) -> tuple[f
     return float(right.log().mean()), float((p.argmax(1) == images.labels).double().mean())
 
 
-def run(seeds: int, epochs: int) -> dict[str, Any]:
-    began, rows = time.perf_counter(), []
+def run(seeds: int, epochs: int, out: Path) -> None:
+    """Write the record after every run; runs that a record of the same settings has are not made again."""
+    settings = {"images": IMAGES, "heldout": HELDOUT, "tested": TESTED, "draws": DRAWS, "epochs": epochs}
+    rows: list[dict[str, Any]] = []
+    if out.exists():
+        found = json.loads(out.read_text(encoding="utf-8"))
+        rows = found["rows"] if found["settings"] == settings else []
+    done = {(row["seed"], row["kl_weight"]) for row in rows}
     full, test = load("mnist", "train", size=32), load("mnist", "test", size=32, limit=TESTED)
     for seed in range(seeds):
         order = torch.randperm(len(full), generator=torch.Generator().manual_seed(seed))
         images, heldout = full[order[:IMAGES]], full[order[IMAGES : IMAGES + HELDOUT]]
         transform = Transform.of(images)
         for weight in WEIGHTS:
+            if (seed, weight) in done:
+                continue
+            began = time.perf_counter()
             encoder, nll = train(weight, seed, epochs, images, transform)
             row: dict[str, Any] = {"seed": seed, "kl_weight": weight, "train_nll": round(nll, 5)}
             for name, part in (("heldout", heldout), ("test", test)):
@@ -65,13 +74,11 @@ def run(seeds: int, epochs: int) -> dict[str, Any]:
                 row |= {f"{name}_log_likelihood": round(likelihood, 5), f"{name}_accuracy": accuracy}
             rows.append(row)
             print(f"{row} {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-    return {
-        "benchmark": "kl",
-        "settings": {"images": IMAGES, "heldout": HELDOUT, "tested": TESTED, "draws": DRAWS, "epochs": epochs},
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "seconds": round(time.perf_counter() - began, 1),
-        "rows": rows,
-    }
+            versions = {"python": platform.python_version(), "torch": torch.__version__}
+            record = {"benchmark": "kl", "settings": settings, "versions": versions, "rows": rows}
+            part = out.with_name(out.name + ".part")
+            part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            os.replace(part, out)
 
 
 def best(record: dict[str, Any]) -> float:
@@ -121,9 +128,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.render is None:
         torch.set_num_threads(args.threads)
-        part = args.out.with_name(args.out.name + ".part")
-        part.write_text(json.dumps(run(args.seeds, args.epochs), indent=1) + "\n", encoding="utf-8")
-        os.replace(part, args.out)
+        run(args.seeds, args.epochs, args.out)
     print(render(json.loads((args.render or args.out).read_text(encoding="utf-8"))))
 
 
