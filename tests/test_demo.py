@@ -1,5 +1,6 @@
 """The demo, run for real: what it prints about its numbers is so."""
 
+import json
 import math
 
 import pytest
@@ -75,9 +76,9 @@ def test_the_same_seed_gives_the_same_images_and_copies():
     assert (inner - inner[:, :, :1, :1]).abs().max() < 1e-9
 
 
-def test_the_command_prints_the_record(record, monkeypatch, capsys):
+def test_the_command_prints_the_record_and_writes_the_report(record, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(demo, "run", lambda: record)
-    assert main(["demo"]) == 0
+    assert main(["demo", "--out", str(tmp_path / "demo")]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     flat = " ".join(out.split())
@@ -87,3 +88,13 @@ def test_the_command_prints_the_record(record, monkeypatch, capsys):
         assert found.conformal.show(100, 1) in out
     assert f"{record.needed} queries must reach that floor" in flat
     assert "Next: arht test X Y" in flat
+    assert out.rstrip().endswith(str(tmp_path / "demo" / "report.html"))
+    html = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
+    page = json.loads(html.split('id="record">')[1].split("</script>")[0])
+    assert page["run"]["guarantee"] == "conformal"
+    assert page["run"]["audit"]["passed"]
+    assert page["report"]["ranking"]["metrics"]["n_out"] == record.unseen
+    # one split: within the intervals of its own and of the mean over splits, widened to five standard errors
+    auroc, mean = page["report"]["ranking"]["metrics"]["auroc"], record.detection[1].auroc
+    assert abs(auroc["value"] - mean.mean) < 5 / 1.96 * ((auroc["high"] - auroc["low"]) / 2 + mean.half)
+    assert html.count("data:image/png") > 100

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from arht._shapes import Float, Int, Tensor
 from arht.errors import InputError, ResolutionWarning
-from arht.stats import Moments, Reference, arht_scores, arht_test, decide, hotelling_test, rht_test
+from arht.stats import Moments, Reference, TestResult, arht_scores, arht_test, decide, hotelling_test, rht_test
 from arht.stats.nulls import Conformal, Permutation
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Record", "main", "run"]
+__all__ = ["Record", "main", "report", "run"]
 
 LEVEL = FDR = 0.05
 SIZE = 25
@@ -120,14 +121,66 @@ def run(seed: int = 0) -> Record:
         torch.set_num_threads(threads)
 
 
-def main() -> None:
-    """Run the example and print it."""
+def main(folder: str = "demo") -> None:
+    """Run the example and print it; the last line is the path of its report."""
     from rich.console import Console
 
     console = Console()
     with console.capture() as captured:
         _print(run(), console)
+        page = report(folder)
+        console.print(f"Report, to be opened in a browser: {page}", markup=False, highlight=False, soft_wrap=True)
     sys.stdout.write(captured.get())
+
+
+def report(folder: str, seed: int = 0) -> Path:
+    """One split of the digits, the nearest of one reference a digit, with an audit, as ``folder/report.html``."""
+    from arht import data
+    from arht.evaluation import audit
+    from arht.report import collect, render, scores_of, thumbnails, write
+
+    images = data.load("digits", "train"), data.load("digits", "test")
+    pixels, labels = torch.cat([part.pixels for part in images]), torch.cat([cast(Tensor, p.labels) for p in images])
+    generator = torch.Generator().manual_seed(seed)
+    draws = moved_copies(pixels.flatten(1).double(), generator)
+    is_unseen = torch.isin(labels, torch.tensor(UNSEEN))
+    known = _shuffled((~is_unseen).nonzero()[:, 0], generator)
+    cuts = [round(share * len(known)) for share in (*SHARES, 0.1)]
+    reference, calibration, audited, held = known.split([*cuts, len(known) - sum(cuts)])
+    queries = _shuffled(torch.cat([held, is_unseen.nonzero()[:, 0]]), generator)
+    grouped = Moments.grouped(draws[reference].flatten(0, 1), labels[reference].repeat_interleave(DRAWS)).values()
+    references = [Reference.of(moments) for moments in grouped]
+    law = Conformal(_smallest(references, draws[calibration])[0])
+
+    def test(rows: Tensor) -> TestResult:
+        scores = _smallest(references, draws[rows])[0]
+        outcome = torch.zeros(len(scores), dtype=torch.int8)
+        claim: dict[str, Any] = {"guarantee": law.guarantee, "null": repr(law), "smallest_pvalue": law.smallest_pvalue}
+        parts: dict[str, Any] = {
+            "pvalue_error": 0.0,
+            "ridge": None,
+            "theta1": None,
+            "theta2": None,
+            "outcome": outcome,
+            **claim,
+        }
+        return TestResult("arht, nearest digit", scores, scores, law.pvalue(scores), **parts)
+
+    columns, record = scores_of(
+        test(queries),
+        fdr=FDR,
+        labels=is_unseen[queries],
+        ids=[f"a {digit}" for digit in labels[queries].tolist()],
+        calibration=law.scores,
+        reference=test(reference).score,
+        audit=audit(test(audited), calibration=law.scores, fdr=FDR, tests=len(queries)),
+        settings={"unseen digits": list(UNSEEN), "seed": seed, "draws": DRAWS},
+    )
+    page = collect(columns, record, source="arht demo")
+    shown = replace(images[0], pixels=pixels[queries], labels=labels[queries])
+    pictures = thumbnails(shown, page["report"]["table"]["columns"]["row"])
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return write(Path(folder) / "report.html", render(page, pictures=pictures))
 
 
 def _shuffled(rows: Tensor, generator: torch.Generator) -> Tensor:
