@@ -145,8 +145,8 @@ def render(record: dict[str, Any]) -> str:
         f"{record['threads']} thread(s) on both sides, torch {record['versions']['torch']}; medians of "
         f"{record['cells'][0]['pairs']} interleaved pairs.",
         "",
-        "| net | random | K | inputs | times faster than the plain loop | quartiles | asked for | µs per draw and input, "
-        "ours | plain | product rate, GFLOP/s | same weights: differ by |",
+        "| net | random | K | inputs | times faster than the plain loop | quartiles | asked for | "
+        "µs per draw and input, ours | plain | product rate, GFLOP/s | same weights: differ by |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in record["cells"]:

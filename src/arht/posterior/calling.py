@@ -16,7 +16,7 @@ def places(net: nn.Module) -> dict[str, Tensor]:
 
     A tied tensor has as many places as modules hold it.
     """
-    found = {}
+    found: dict[str, Tensor] = {}
     for path, module in net.named_modules():
         held = [*module._parameters.items(), *module._buffers.items()]
         found |= {f"{path}.{name}" if path else name: tensor for name, tensor in held if tensor is not None}

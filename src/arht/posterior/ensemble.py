@@ -75,7 +75,7 @@ class Ensemble(Posterior):
         return _held(self.nets[int(torch.randint(len(self.nets), (), generator=generator, device=device))])
 
     def _stream(self, draws: int, generator: Generator | None) -> Iterator[Draw]:
-        yield from (_held(net) for net in self.nets[:draws])  # type: ignore[union-attr]
+        yield from (_held(net) for net in self.nets[:draws])
 
     def forward(self, x: Tensor, generator: Generator | None = None) -> Any:
         """The output of one of the nets."""

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from arht.errors import ArhtError, InputError
 from arht.posterior.calling import call
-from arht.posterior.stacked import Each, Executor, Rows, Weights
+from arht.posterior.chunk import Each, Rows, Weights
+from arht.posterior.stacked import Executor
 from arht.posterior.taps import Tap, find_module, pooled, tensor_of
 from arht.posterior.tracing import trace
 

@@ -9,9 +9,7 @@ draw.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from threading import RLock
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.func import functional_call
 
+from arht.posterior.chunk import Each, Rows, Weights, Wide
 from arht.posterior.masks import Mask
 from arht.posterior.tracing import Graph, attribute
 
-__all__ = ["Each", "Executor", "Rows", "Weights", "Wide"]
+__all__ = ["Executor"]
 
 MONOTONE = (nn.Softplus, nn.ReLU, nn.Sigmoid, nn.Tanh, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.Hardtanh)
 ELEMENTWISE = (*MONOTONE, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Identity, nn.Dropout, nn.Dropout2d)
@@ -32,59 +31,6 @@ FUNCTIONS = {F.relu: nn.ReLU, torch.relu: nn.ReLU, F.softplus: nn.Softplus, torc
 SUMS = {operator.add, operator.sub, operator.mul, torch.add, torch.sub, torch.mul, operator.iadd}
 WIDE = 64
 """With that many channels a convolution is as good alone as side by side with other draws."""
-
-
-@dataclass(slots=True)
-class Rows:
-    """[k, B, ...]."""
-
-    tensor: Tensor
-
-
-@dataclass(slots=True)
-class Wide:
-    """[B, k * C, H, W]."""
-
-    tensor: Tensor
-    draws: int
-
-    def rows(self) -> Rows:
-        """The same as [k, B, C, H, W]."""
-        b, channels, height, width = self.tensor.shape
-        split = self.tensor.reshape(b, self.draws, channels // self.draws, height, width)
-        return Rows(split.transpose(0, 1).contiguous())
-
-
-@dataclass(slots=True)
-class Each:
-    """One object a draw."""
-
-    values: list[Any]
-
-
-class Weights:
-    """The tensors of a chunk of draws, stacked where a step wants them so; a chunk that is short repeats its last."""
-
-    def __init__(self, draws: Sequence[Mapping[str, Tensor]], k: int) -> None:
-        self.count = len(draws)
-        self.draws = [*draws, *[draws[-1]] * (k - len(draws))]
-        self._made: dict[Any, Tensor] = {}
-        self._lock = RLock()
-
-    def of(self, name: str, k: int) -> Tensor:
-        """The tensor of one draw."""
-        return self.draws[k][name]
-
-    def made(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
-        """What all blocks of inputs share, made once."""
-        with self._lock:
-            if key not in self._made:
-                self._made[key] = make()
-            return self._made[key]
-
-    def stack(self, name: str) -> Tensor:
-        """The tensor of all draws, [k, ...]."""
-        return self.made(name, lambda: torch.stack([draw[name] for draw in self.draws]))
 
 
 class Executor:
@@ -324,7 +270,7 @@ class Executor:
         out: Tensor | None = None
         each = None if isinstance(x, Tensor) else _rows(x)
         for k in range(weights.count):
-            own = [
+            own: Any = [
                 weights.of(random[name], k) if name in random else getattr(module, name) for name in ("weight", "bias")
             ]
             done = F.conv2d(x if each is None else each[k], *own, *settings)
