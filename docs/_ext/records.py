@@ -26,6 +26,11 @@ class Record(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         name = self.arguments[0]
+        folder = ROOT / "results" / name
+        if folder.is_dir():  # a record in several files
+            for part in sorted(folder.glob("*.json")):
+                self.env.note_dependency(str(part))
+            return self.parse_text_to_nodes(import_module(f"benchmarks.{name}").render(), allow_section_headings=True)
         path = ROOT / "results" / f"{name}.json"
         self.env.note_dependency(str(path))
         self.env.note_dependency(str(ROOT / "benchmarks" / f"{name}.py"))
