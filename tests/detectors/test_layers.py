@@ -89,6 +89,8 @@ def test_layers_are_their_own_detectors(data):
         alone = ARHTDetector().fit(data["fit"][name]).calibrate(data["held"][name][0::2])
         np.testing.assert_array_equal(result.layers[name].pvalue, alone.test(data["queries"][name]).pvalue)
         np.testing.assert_array_equal(result.layers[name].score, alone.score(data["queries"][name]))
+    odd = {name: rows[1::2] for name, rows in data["held"].items()}
+    np.testing.assert_allclose(np.sort(detector.score(odd)), detector._law.scores, rtol=1e-6, atol=1e-9)
     shares = result.explanation.layers
     np.testing.assert_allclose(shares["conv"] + shares["fc"], 1)
     assert result.explanation.parts["conv"].directions.shape == (3000, 4)
