@@ -47,7 +47,7 @@ print(time.perf_counter() - started)
 """
 
 
-def make(folder: Path, layout: str, rows: int) -> Path:
+def make(path: str, layout: str, rows: int) -> None:
     """The queries: float32, as pyarrow writes them by default."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -57,9 +57,7 @@ def make(folder: Path, layout: str, rows: int) -> Path:
         table = pa.table({f"x{i}": np.ascontiguousarray(x[:, i]) for i in range(P)})
     else:
         table = pa.table({"embedding": pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), P)})
-    path = folder / f"{layout}.parquet"
     pq.write_table(table, path)
-    return path
 
 
 def run(*words: str, threads: int) -> tuple[str, float, float, float]:
@@ -89,7 +87,10 @@ def measure(pairs: int, rows: int) -> dict[str, Any]:
         fit = (str(folder / "reference.npy"), "--calibration", str(folder / "calibration.npy"), "--out", detector)
         run(*arht, "fit", *fit, "--quiet", threads=threads)
         for layout in ("columns", "list"):
-            path = str(make(folder, layout, rows))
+            path = str(folder / f"{layout}.parquet")
+            # not in this process: a child's peak memory begins with that of its parent
+            code = f"from benchmarks.streaming import make; make({path!r}, {layout!r}, {rows})"
+            run(sys.executable, "-c", code, threads=threads)
             found: list[dict[str, float]] = []
             for pair in range(pairs + 1):  # the first warms the file cache and does not count
                 both: dict[str, Any] = {}

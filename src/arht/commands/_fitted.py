@@ -218,11 +218,15 @@ def writable(who: str, name: str) -> Path:
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """So many threads of torch and arrow; afterwards as many as before."""
+    """So many threads of torch and arrow, and arrow's memory from the system; afterwards all is as before.
+
+    The other allocators of arrow give memory back and fetch it again with every chunk: more work than reading it.
+    """
     import pyarrow as pa
     import torch
 
-    before = torch.get_num_threads(), pa.cpu_count()
+    before = torch.get_num_threads(), pa.cpu_count(), pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
     if count is not None:
         torch.set_num_threads(count)
         pa.set_cpu_count(count)
@@ -231,3 +235,4 @@ def threads(count: int | None) -> Iterator[None]:
     finally:
         torch.set_num_threads(before[0])
         pa.set_cpu_count(before[1])
+        pa.set_memory_pool(before[2])

@@ -20,7 +20,7 @@ def read_arrays(path: Path, split: str) -> Images:
     "train".
     """
     try:
-        with np.load(path, allow_pickle=False) as opened:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as opened:
             names = {name: opened[name] for name in opened.files}
     except FileNotFoundError:
         raise InputError(f"load: needs the file {path}; it does not exist. Check the path.") from None
