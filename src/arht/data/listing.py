@@ -131,7 +131,7 @@ def _decode_file(path: Path, size: tuple[int, int] | None, channels: int, invert
     except FileNotFoundError:
         return "it does not exist"
     except Exception as error:  # the decoders raise whatever a damaged byte leads them to
-        reason = " ".join(str(error).replace(str(path), "it").replace(repr(str(path)), "it").split())
+        reason = " ".join(str(error).replace(repr(str(path)), "it").replace(str(path), "it").split())
         return reason.rstrip(".")[:120] or type(error).__name__
     if inverted:
         picture = ImageOps.invert(picture)

@@ -128,7 +128,7 @@ class Contrastive(Objective):
     """Triplet loss on normalised embeddings: needs no labels.
 
     Each input is augmented twice (anchor a, positive p); the negative n is an augmented view of another input of the
-    batch. loss = max(0, |a - p| - |a - n| + margin), the paper's margin being 0.2.
+    batch. loss = ``max(0, |a - p| - |a - n| + margin)``, the paper's margin being 0.2.
     """
 
     name = "contrastive"
@@ -160,12 +160,12 @@ class Contrastive(Objective):
         return [augment(view, generator=generator) for view in (inputs, inputs, inputs.roll(shift, 0))]
 
     def distances(self, outputs: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """|a - p| and |a - n| of the normalised embeddings."""
+        """``|a - p|`` and ``|a - n|`` of the normalised embeddings."""
         anchor, positive, negative = (functional.normalize(output, dim=-1) for output in outputs)
         return functional.pairwise_distance(anchor, positive), functional.pairwise_distance(anchor, negative)
 
     def forward(self, outputs: list[Tensor], targets: Tensor | None) -> Tensor:
-        """max(0, |a - p| - |a - n| + margin)."""
+        """``max(0, |a - p| - |a - n| + margin)``."""
         near, far = self.distances(outputs)
         return (near - far + self.margin).clamp_min(0)
 
