@@ -54,7 +54,12 @@ def test_audit_passes_valid_pvalues_and_fails_others():
     for _ in range(20):
         found = detector.calibrate(normal(rng, 400)).audit(normal(rng, 300, 1.3), fdr=0.2, tests=50)
         assert not found.passed
-        assert any("too many p-values" in reason or "smaller than uniform" in reason for reason in found.reasons)
+        assert found.excess < 0.0025
+        assert "p-values are smaller than uniform ones" in found.reasons
+        for check in found.levels:
+            assert check.holds == (check.realised.value <= check.high + 1e-12)
+            assert (f"too many p-values <= {check.level:g}" in found.reasons) is not check.holds
+        assert not found.levels[2].holds
 
 
 def test_what_an_audit_says():
