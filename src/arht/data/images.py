@@ -118,7 +118,7 @@ def convert_channels(pixels: Tensor, channels: int | None) -> Tensor:
 
 
 def resize(pixels: Tensor, size: int | tuple[int, int] | None) -> Tensor:
-    """Another height and width; uint8 [N, C, H, W] -> [N, C, *size]. The aspect ratio is not kept.
+    """Another height and width; uint8 ``[N, C, H, W] -> [N, C, *size]``. The aspect ratio is not kept.
 
     Bilinear with antialiasing: when a picture shrinks, every pixel is an average over the area it stands for. It is
     Pillow's ``resize(..., BILINEAR)`` up to one grey level.

@@ -17,7 +17,7 @@ __all__ = ["Transform"]
 
 @dataclass(frozen=True)
 class Transform:
-    """uint8 pictures [B, C, H, W] -> float32 [B, channels, *size].
+    """uint8 pictures ``[B, C, H, W]`` to float32 ``[B, channels, *size]``.
 
     out = (pixels / 255 - mean) / scale, channel by channel, after the change of channels and size. With the default
     mean and scale the result lies in [0, 1].
