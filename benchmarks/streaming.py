@@ -147,7 +147,10 @@ def summarise(found: list[dict[str, float]]) -> dict[str, Any]:
 
 def passed(record: dict[str, Any]) -> bool:
     limit, memory = record["ratio_limit"], record["memory_limit_mb"]
-    return all(cell["ratio"][1] <= limit and cell["peak_mb"] < memory for cell in record["cells"])
+    return all(
+        cell["ratio"][1] <= limit and cell["whole_ratio"][1] <= limit and cell["peak_mb"] < memory
+        for cell in record["cells"]
+    )
 
 
 def render(record: dict[str, Any]) -> str:

@@ -153,8 +153,8 @@ def _detector(options: Fit) -> tuple[Any, int, Any]:
             elif labels is not None:
                 if at + len(kept) > len(labels):
                     raise InputError(
-                        f"{WHO}: --labels must have one number per reference row; got {len(labels)} for {at + len(kept)} "
-                        "rows or more."
+                        f"{WHO}: --labels must have one number per reference row; got {len(labels)} for "
+                        f"{at + len(kept)} rows or more."
                     )
                 given = labels[at : at + len(kept)][kept]
             at += len(kept)
