@@ -93,6 +93,9 @@ def values(record: dict[str, Any], weight: float, name: str) -> list[float]:
 
 def render(record: dict[str, Any]) -> str:
     """A markdown table: a row a weight, mean and range over the seeds."""
+    seeds_of = [{row["seed"] for row in record["rows"] if row["kl_weight"] == weight} for weight in WEIGHTS]
+    whole = set.intersection(*seeds_of)  # a seed that is still being run is left out
+    record = {**record, "rows": [row for row in record["rows"] if row["seed"] in whole]}
     s, chosen = record["settings"], best(record)
     weights = sorted({row["kl_weight"] for row in record["rows"]})
     seeds = len(values(record, chosen, "train_nll"))
