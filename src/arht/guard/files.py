@@ -42,7 +42,7 @@ def save(guard: Guard, path: str | os.PathLike[str]) -> str:
                 "tap": {"layer": tap.layer, "pooling": tap.pooling, "grid": tap.grid},
                 "half": watch.half,
                 "mean": watch.mean,
-                "weight": layer.weight,
+                "softmax": watch.softmax,
                 "detector": own,
             }
         )
@@ -86,8 +86,15 @@ def of_artefact(
             cls: type[Detector] = getattr(import_module(CLASSES[own["class"]]), own["class"])
             detector = cls._unpack(own, below(f"layer/{number}/"))
             scale = tensors.get(f"scale/{number}")
-            watch = Watch(Tap(**entry["tap"]), detector._clone(), entry["half"], entry["mean"], scale is not None)
-            guard._layers[entry["name"]] = _Layer(watch, detector, scale, entry["weight"])
+            watch = Watch(
+                Tap(**entry["tap"]),
+                detector._clone(),
+                entry["half"],
+                entry["mean"],
+                scale is not None,
+                entry["softmax"],
+            )
+            guard._layers[entry["name"]] = _Layer(watch, detector, scale)
         guard.mode = header["mode"]
         if guard.mode == "own":
             guard.mode = next(iter(guard._layers.values())).watch.detector

@@ -16,11 +16,11 @@ from arht.detectors.margins import RULES
 from arht.errors import InputError
 from arht.guard.inputs import batches, ready
 from arht.guard.recipe import Watch, auto, paper, watches_of
-from arht.posterior import Bank, Deterministic, Posterior
+from arht.posterior import Deterministic, Posterior
 from arht.stats.moments import Moments
 from arht.stats.multiplicity import Decision
 from arht.stats.nulls import Conformal
-from arht.stats.results import Outcome
+from arht.stats.results import Outcome, TestResult
 
 if TYPE_CHECKING:
     from arht.evaluation.audits import Audit
@@ -39,8 +39,6 @@ class _Layer:
     detector: Detector
     scale: Tensor | None
     """What every feature is divided by, [P] in float64."""
-    weight: float = 1.0
-    """Of this layer's evidence in the sum."""
 
 
 class Guard:
@@ -118,25 +116,27 @@ class Guard:
         """
         who = "Guard.fit"
         watches: list[Watch] | None = None
-        found: list[ClassMoments | Moments] = []
+        found: dict[str, Any] = {}
         self._layers, self._law, self._inputs = {}, None, 0
         for inputs, groups in _shown(batches(who, data, labels, BLOCK), data, progress, "fit"):
             x = ready(self.encoder, inputs)
-            watches = self._watches(x[:1]) if watches is None else watches
+            watches = self._watches(x[:1], groups is not None) if watches is None else watches
             drawn = self._draw(x, watches)
             if groups is None and any(_classes(watch.detector) for watch in watches):
                 groups = self._predicted(x)
-            parts = [_moments(drawn[i], groups, watch.detector) for i, watch in enumerate(watches)]
-            found = parts if not found else [a.merge(b) for a, b in zip(found, parts, strict=True)]  # type: ignore[arg-type]
+            for name, watch, draws in zip(_names(watches), watches, drawn, strict=True):
+                if watch.detector.needs_fit:
+                    part = _moments(draws, groups, watch.detector)
+                    found[name] = found[name].merge(part) if name in found else part
             self._inputs += len(x)
         if watches is None:
             raise InputError(f"{who}: needs at least one input; got none.")
-        names = _names(watches)
-        for name, watch, moments in zip(names, watches, found, strict=True):
-            scale = _scale(moments) if watch.standardised else None
-            detector = watch.detector._clone()
-            detector._take(moments if scale is None else _scaled(moments, scale), None)
-            detector._inputs = self._inputs
+        for name, watch in zip(_names(watches), watches, strict=True):
+            detector, scale = watch.detector._clone(), None
+            if name in found:
+                scale = _scale(found[name]) if watch.standardised else None
+                detector._take(found[name] if scale is None else _scaled(found[name], scale), None)
+                detector._inputs = self._inputs
             self._layers[name] = _Layer(watch, detector, scale)
         return self if calibration is None else self.calibrate(calibration, progress=progress)
 
@@ -152,22 +152,22 @@ class Guard:
         for inputs, _ in _shown(batches(who, data, labels, BLOCK), data, progress, "calibrate"):
             for name, scores in self._scores(inputs).items():
                 parts[name].append(scores)
-        scores = {name: torch.cat(part) for name, part in parts.items()}
-        count = len(next(iter(scores.values())))
-        bad = torch.stack([~torch.isfinite(value) for value in scores.values()]).any(0)
+        gathered = {name: torch.cat(part) for name, part in parts.items()}
+        count = len(next(iter(gathered.values())))
+        bad = torch.stack([~torch.isfinite(value) for value in gathered.values()]).any(0)
         if count < 2 or bool(bad.any()):
             raise InputError(
                 f"{who}: needs at least 2 held-out inputs, each with a score in every layer; got {count}, "
                 f"{int(bad.sum())} without. Drop inputs that hold NaN or infinity."
             )
         if len(self._layers) == 1:
-            ((name, values),) = scores.items()
+            ((name, values),) = gathered.items()
             self._layers[name].detector._set_law(who, values)
             self._law = self._layers[name].detector._law
             return self
         for name, layer in self._layers.items():
-            layer.detector._set_law(who, scores[name][0::2])
-        self._law = Conformal(self._combined({name: values[1::2] for name, values in scores.items()}))
+            layer.detector._set_law(who, gathered[name][0::2])
+        self._law = Conformal(self._combined({name: values[1::2] for name, values in gathered.items()}))
         return self
 
     # test ------------------------------------------------------------------------------------------------------
@@ -215,14 +215,13 @@ class Guard:
 
     @property
     def watched(self) -> list[dict[str, Any]]:
-        """Each watched layer: name, half, detector, number of features, weight."""
+        """Each watched layer: name, half, detector, number of features."""
         return [
             {
                 "layer": name,
                 "half": layer.watch.half,
                 "detector": repr(layer.detector),
                 "features": layer.detector.width,
-                "weight": layer.weight,
             }
             for name, layer in self._layers.items()
         ]
@@ -255,10 +254,10 @@ class Guard:
 
     # inside ----------------------------------------------------------------------------------------------------
 
-    def _watches(self, example: Tensor) -> list[Watch]:
+    def _watches(self, example: Tensor, labelled: bool) -> list[Watch]:
         if isinstance(self.mode, Detector):
             return watches_of(self._asked, self.mode)
-        return auto(self.encoder, example) if self.mode == "auto" else paper(self.encoder)
+        return auto(self.encoder, example, labelled) if self.mode == "auto" else paper(self.encoder)
 
     def _draw(self, x: Tensor, watches: Sequence[Watch]) -> list[Tensor]:
         """Draws [B, K, P] of every watch."""
@@ -278,6 +277,8 @@ class Guard:
             self._layers.items(), self._draw(ready(self.encoder, inputs), watches), strict=True
         ):
             values = draws.to(torch.float64)
+            if layer.watch.softmax:
+                values = values.softmax(-1)
             if layer.watch.mean:
                 values = values.mean(1, keepdim=True)
             rows[name] = values if layer.scale is None else values / layer.scale
@@ -288,11 +289,11 @@ class Guard:
         return {name: layer.detector._measure(rows[name]).score for name, layer in self._layers.items()}
 
     def _log_p(self, scores: dict[str, Tensor]) -> dict[str, Tensor]:
-        """ln p of each layer by its own law, times the layer's weight."""
+        """ln p of each layer by its own law."""
         out = {}
         for name, layer in self._layers.items():
             assert layer.detector._margin is not None
-            out[name] = layer.weight * layer.detector._margin.log_pvalue(scores[name])
+            out[name] = layer.detector._margin.log_pvalue(scores[name])
         return out
 
     def _combined(self, scores: dict[str, Tensor]) -> Tensor:
@@ -326,13 +327,15 @@ class Guard:
             values = [getattr(part[0][name], field) for part in parts]
             return None if values[0] is None else torch.cat(values)
 
-        layers = {}
+        layers: dict[str, TestResult] = {}
+        nearest: Tensor | None = None
         for name, layer in self._layers.items():
             own = layer.detector._law
             assert own is not None
             values = whole(name, "score")
             near = whole(name, "nearest_class")
             ridge = whole(name, "ridge")
+            nearest = near if near is not None else nearest
             layers[name] = DetectionResult(
                 method=layer.detector.method,
                 statistic=kind(whole(name, "statistic")),
@@ -363,7 +366,7 @@ class Guard:
             null=repr(law),
             smallest_pvalue=law.smallest_pvalue,
             outcome=kind(outcome),
-            nearest_class=last.nearest_class,
+            nearest_class=None if nearest is None else kind(nearest),
             layers=layers,
             explanation=explanation,
         )
@@ -408,7 +411,8 @@ def _scaled(moments: ClassMoments | Moments, scale: Tensor) -> ClassMoments | Mo
 
 
 def _names(watches: Sequence[Watch]) -> list[str]:
-    names = [f"{w.tap.layer or 'output'}:{w.tap.pooling}" if w.tap.pooling != "mean" else w.tap.layer for w in watches]
+    names = [w.tap.layer or ("probabilities" if w.softmax else "output") for w in watches]
+    names = [n if w.tap.pooling == "mean" else f"{n}:{w.tap.pooling}" for n, w in zip(names, watches, strict=True)]
     return [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]
 
 

@@ -16,7 +16,7 @@ __all__ = ["batches", "ready"]
 
 
 def batches(who: str, data: Any, labels: Any, size: int) -> Iterator[tuple[Any, Tensor | None]]:
-    """(inputs, labels or None) in blocks of at most ``size``, from Images, an array, a pair, or an iterable of those."""
+    """(inputs, labels or None) in blocks of at most ``size``: from Images, an array, a pair or an iterable of those."""
     if hasattr(data, "pixels"):
         labels = data.labels if labels is None else labels
         data = data.pixels
@@ -50,7 +50,7 @@ def batches(who: str, data: Any, labels: Any, size: int) -> Iterator[tuple[Any, 
 
 
 def ready(encoder: Posterior, inputs: Tensor) -> Tensor:
-    """Inputs as the net takes them: stored pixels (uint8) go through the encoder's transform, floats are taken as is."""
+    """Inputs as the net takes them: stored pixels (uint8) go through the encoder's transform, floats stay."""
     if inputs.dtype != torch.uint8:
         return inputs
     if encoder.transform is not None:

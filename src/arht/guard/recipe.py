@@ -1,17 +1,18 @@
 """Which layers of a net are watched, and how: one fixed rule for every net, which sees no data but a shape.
 
-The rule of ``mode="auto"``. Let the net run once and note, in the order in which they ran, its convolutions, its
-poolings and its linear layers with one output vector an input.
+The rule of ``mode="auto"``. Let the net run once and note the order in which its convolutions and poolings run.
 
 * Shallow half, each by the smallest RHT over the classes: the first two convolutions before their activation, as
   channel means, log standard deviations and Fisher-transformed channel correlations; and the first two poolings, as
   channel means and log standard deviations. Low contrast is a short distance in raw units and a long one in
-  logarithms, so these see other image statistics that the deep layers, trained to ignore them, do not.
-* Deep half, each by the smallest RHT over the classes minus the global RHT: the last convolution before the head, all
-  of its values (an average over a grid where they are more than 4,096), and the last three linear layers, logits
-  included. What is large for every input cancels; what is left is how well the input fits its nearest class.
+  logarithms, so these see other image statistics, which the deep layers are trained to ignore.
+* Deep half: the last feature map (all values; an average over a grid where they are more than 4,096), the embedding
+  and the logits, each by the smallest RHT over the classes minus the global RHT, which cancels what is large for every
+  input and leaves how well it fits its nearest class; and the entropy of the predictive distribution.
 
-A net without convolutions is watched in its first two and last three vectors; one of tokens in the means over them.
+Where an input departs from the training data in only one half, the other half's p-values are near one and cost the
+sum little. A net without convolutions is watched in its first two vectors, or means over tokens, in place of the
+shallow half; one without classes by RHT against the global mean, and without logits and entropy.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from arht.detectors import ARHTDetector, Detector, RHTDetector
+from arht.detectors import ARHTDetector, Detector, Entropy, RHTDetector
 from arht.errors import InputError
 from arht.posterior import Posterior, Tap
 from arht.posterior.taps import tensor_of
@@ -31,8 +32,11 @@ __all__ = ["Watch", "auto", "paper", "watches_of"]
 
 RIDGE = 0.01
 """Times the mean eigenvalue of the covariance of standardised features."""
+OUTPUT = ""
 MOST_VALUES = 4096
 MOST_CHANNELS = 64
+
+Seen = tuple[str, nn.Module, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Watch:
         Compare the mean of an input's draws, one row; otherwise the detector gets all draws.
     standardised : bool
         Divide every feature by its standard deviation over the reference.
+    softmax : bool
+        Turn logits into probabilities first, draw by draw.
     """
 
     tap: Tap
@@ -58,6 +64,7 @@ class Watch:
     half: str = ""
     mean: bool = True
     standardised: bool = True
+    softmax: bool = False
 
 
 def paper(encoder: Posterior) -> list[Watch]:
@@ -72,26 +79,28 @@ def watches_of(layers: Any, detector: Detector) -> list[Watch]:
     return [Watch(tap, detector._clone(), mean=False, standardised=False) for tap in as_taps(layers)]
 
 
-def auto(encoder: Posterior, example: Tensor) -> list[Watch]:
-    """The rule above, for inputs like the example [1, ...]."""
+def auto(encoder: Posterior, example: Tensor, labelled: bool) -> list[Watch]:
+    """The rule above, for inputs like the example [1, ...]; ``labelled``: whether the reference brings its classes."""
     seen = _outputs(encoder, example)
-    vectors = [name for name, module, shape in seen if len(shape) == 2 and isinstance(module, nn.Linear)]
-    maps = [(n, s) for n, m, s in seen if len(s) == 4 and isinstance(m, nn.modules.conv._ConvNd) and s[2] * s[3] > 1]
-    pools = [n for n, m, s in seen if len(s) == 4 and "Pool" in type(m).__name__ and s[2] * s[3] > 1]
-    tokens = [name for name, module, shape in seen if len(shape) == 3 and isinstance(module, nn.LayerNorm)]
-    shallow = [Tap(n, "moments" if s[1] <= MOST_CHANNELS else "spread") for n, s in maps[:2]]
+    output = seen.pop()[2]
+    classifier = len(output) == 2 and output[1] > 1 and _shape(seen, encoder.embedding) != output
+    maps = [(n, m, s) for n, m, s in seen if len(s) == 4 and s[2] * s[3] > 1]
+    convolutions = [(n, s[1]) for n, m, s in maps if isinstance(m, nn.modules.conv._ConvNd)]
+    pools = [n for n, m, _ in maps if "Pool" in type(m).__name__]
+    shallow = [Tap(n, "moments" if channels <= MOST_CHANNELS else "spread") for n, channels in convolutions[:2]]
     shallow += [Tap(n, "spread") for n in pools[:2]]
-    deep = [_flat(*maps[-1])] if maps else []
-    deep += [Tap(name) for name in vectors[-3:]]
+    deep = [_flat(maps[-1][0], maps[-1][2])] if maps else []
     if not maps:
-        early = [name for name in (tokens or vectors)[:2] if Tap(name) not in deep]
-        shallow = [Tap(name) for name in early]
-        deep = [Tap(name) for name in tokens[-1:] if name not in early] + deep
-    if not shallow + deep:
-        deep = [Tap(encoder.embedding)]
-    return [Watch(tap, _rht("class"), "shallow") for tap in shallow] + [
-        Watch(tap, _rht("relative"), "deep") for tap in deep
-    ]
+        tokens = [n for n, m, s in seen if len(s) == 3 and isinstance(m, nn.LayerNorm)]
+        vectors = [n for n, m, s in seen if len(s) == 2 and isinstance(m, nn.Linear) and s != output]
+        shallow = [Tap(n) for n in (tokens or vectors)[:2]]
+    deep += [Tap(encoder.embedding)] + ([Tap(OUTPUT)] if classifier else [])
+    near, relative = ("class", "relative") if classifier or labelled else ("global", "global")
+    watches = [Watch(tap, _rht(near), "shallow") for tap in shallow]
+    watches += [Watch(tap, _rht(relative), "deep") for tap in deep]
+    if classifier:
+        watches.append(Watch(Tap(OUTPUT), Entropy(), "deep", mean=False, standardised=False, softmax=True))
+    return watches
 
 
 def _rht(reference: Any) -> RHTDetector:
@@ -105,9 +114,13 @@ def _flat(name: str, shape: tuple[int, ...]) -> Tap:
     return Tap(name, "grid", 4) if channels * 16 <= MOST_VALUES and min(height, width) >= 4 else Tap(name, "mean")
 
 
-def _outputs(encoder: Posterior, example: Tensor) -> list[tuple[str, nn.Module, tuple[int, ...]]]:
-    """Path, module and shape of the output of every leaf module, in the order in which they first run."""
-    found: dict[str, tuple[str, nn.Module, tuple[int, ...]]] = {}
+def _shape(seen: list[Seen], path: str) -> tuple[int, ...] | None:
+    return next((shape for name, _, shape in seen if name == path), None)
+
+
+def _outputs(encoder: Posterior, example: Tensor) -> list[Seen]:
+    """Path, module and shape of the output of every leaf module, in the order in which they end; the net's own last."""
+    found: dict[str, Seen] = {}
 
     def keep(path: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -115,12 +128,13 @@ def _outputs(encoder: Posterior, example: Tensor) -> list[tuple[str, nn.Module, 
                 value = tensor_of(output, path)
             except InputError:
                 return
-            found.setdefault(path, (path, module, tuple(value.shape)))
+            found.pop(path, None)
+            found[path] = (path, module, tuple(value.shape))
 
         return hook
 
-    leaves = [(path, module) for path, module in encoder.net.named_modules() if not list(module.children())]
-    handles = [module.register_forward_hook(keep(path)) for path, module in leaves]
+    watched = [(path, m) for path, m in encoder.net.named_modules() if path == OUTPUT or not list(m.children())]
+    handles = [module.register_forward_hook(keep(path)) for path, module in watched]
     flags = [module for module in encoder.net.modules() if module.training]
     try:
         encoder.net.eval()
@@ -131,4 +145,6 @@ def _outputs(encoder: Posterior, example: Tensor) -> list[tuple[str, nn.Module, 
             handle.remove()
         for module in flags:
             module.training = True
+    if OUTPUT not in found:
+        raise InputError(f"Guard: the output of {type(encoder.net).__name__} must be a tensor. Watch a layer of it.")
     return list(found.values())
