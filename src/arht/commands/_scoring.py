@@ -136,7 +136,7 @@ def _leave_a_core_to_the_reader(sources: list[Any]) -> None:
     """Rows of one draw cost a matrix product each, about what reading them costs: the two go on side by side."""
     import torch
 
-    if all(getattr(source, "shape", None) is not None and len(source.shape) == 1 for source in sources):
+    if all(len(getattr(source, "shape", (1, 1)) or (1,)) == 1 for source in sources):
         torch.set_num_threads(max(1, torch.get_num_threads() - 1))
 
 

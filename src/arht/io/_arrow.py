@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from arht.io._checks import index_column, ragged, text_column
 
-__all__ = ["check_columns", "floats", "innermost", "is_list", "is_single", "lists", "numeric", "stacked"]
+__all__ = ["check_columns", "fixed_shape", "floats", "innermost", "is_list", "is_single", "lists", "numeric", "stacked"]
 
 Array = npt.NDArray[np.floating[Any]]
 
@@ -44,6 +44,18 @@ def innermost(kind: Any) -> Any:
     while is_list(kind):
         kind = kind.value_type
     return kind
+
+
+def fixed_shape(kind: Any) -> tuple[int, ...] | None:
+    """Lengths of lists of fixed length, the outermost first; None where a type does not say them."""
+    import pyarrow as pa
+
+    shape: tuple[int, ...] = ()
+    while is_list(kind):
+        if not pa.types.is_fixed_size_list(kind):
+            return None
+        shape, kind = (*shape, kind.list_size), kind.value_type
+    return shape
 
 
 def check_columns(file: Path, names: Sequence[str], kinds: Sequence[Any]) -> None:

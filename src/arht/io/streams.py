@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from arht.errors import InputError
 from arht.io import text
-from arht.io._arrow import check_columns, is_list, is_single, lists, stacked
+from arht.io._arrow import check_columns, fixed_shape, is_list, is_single, lists, stacked
 from arht.io._checks import SUFFIXES, check_array, existing
 from arht.io._rows import Rows, Source, check_apart, readable
 from arht.io.tables import choose
@@ -191,4 +191,4 @@ def _parquet(name: str, file: Path, kinds: dict[str, str]) -> Source:
                     x = stacked([batch.column(i) for i in kept], len(batch), single)
                 yield Rows(x, {kind: batch.column(names.index(kind)) for kind in kinds})
 
-    return Source(name, count, None if as_lists else (len(columns),), single, read)
+    return Source(name, count, fixed_shape(types[0]) if as_lists else (len(columns),), single, read)
