@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from arht.detectors import Detector
 from arht.detectors.files import CLASSES
 from arht.errors import InputError
+from arht.guard.layers import Layer
 from arht.guard.recipe import Watch
 from arht.io import artefact
 from arht.posterior import Bank, Tap
@@ -65,9 +66,10 @@ def of_artefact(
     tensors: Mapping[str, Tensor],
     *,
     net: nn.Module | None = None,
+    scorer: Any = None,
 ) -> Guard:
-    """The guard that an artefact describes; ``net`` as in `arht.posterior.load`."""
-    from arht.guard.guard import Guard, _Layer
+    """The guard that an artefact describes; ``net`` as in `arht.posterior.load`, ``scorer`` as in `FromScorer`."""
+    from arht.guard.guard import Guard
 
     if kind != "guard":
         raise InputError(f"load: {path} must be a guard; it is a {kind}. Use arht.load, which reads each kind.")
@@ -75,6 +77,7 @@ def of_artefact(
     def below(prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
+    options = {} if scorer is None else {"scorer": scorer}
     try:
         encoder = encoder_of(path, "encoder", header["encoder"], below("encoder/"), net)
         guard = Guard.__new__(Guard)
@@ -84,7 +87,7 @@ def of_artefact(
         for number, entry in enumerate(header["layers"]):
             own = entry["detector"]
             cls: type[Detector] = getattr(import_module(CLASSES[own["class"]]), own["class"])
-            detector = cls._unpack(own, below(f"layer/{number}/"))
+            detector = cls._unpack(own, below(f"layer/{number}/"), **options)
             scale = tensors.get(f"scale/{number}")
             watch = Watch(
                 Tap(**entry["tap"]),
@@ -94,7 +97,7 @@ def of_artefact(
                 scale is not None,
                 entry["softmax"],
             )
-            guard._layers[entry["name"]] = _Layer(watch, detector, scale)
+            guard._layers[entry["name"]] = Layer(watch, detector, scale)
         guard.mode = header["mode"]
         if guard.mode == "own":
             guard.mode = next(iter(guard._layers.values())).watch.detector

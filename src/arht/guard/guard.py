@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from arht.detectors import ClassMoments, DetectionResult, Detector, Explanation
-from arht.detectors.layers import Layers
+from arht.detectors import DetectionResult, Detector, Explanation
 from arht.detectors.margins import RULES
 from arht.errors import InputError
-from arht.guard.inputs import batches, ready
+from arht.guard.inputs import batches, finite, ready, shown
+from arht.guard.layers import Layer, Learner, names_of, predicted
 from arht.guard.recipe import Watch, auto, paper, watches_of
-from arht.posterior import Deterministic, Posterior
-from arht.stats.moments import Moments
+from arht.guard.verdict import Measurement, combined, explained, joined, kind_of, result_of
+from arht.posterior import Deterministic, FromCallable, Posterior
+from arht.posterior.taps import find_module
 from arht.stats.multiplicity import Decision
 from arht.stats.nulls import Conformal
-from arht.stats.results import Outcome, TestResult
 
 if TYPE_CHECKING:
     from arht.evaluation.audits import Audit
@@ -29,16 +29,6 @@ __all__ = ["Guard"]
 
 BLOCK = 256
 """Inputs drawn at a time; it bounds the memory and changes no result."""
-
-
-@dataclass
-class _Layer:
-    """A watched layer, fitted."""
-
-    watch: Watch
-    detector: Detector
-    scale: Tensor | None
-    """What every feature is divided by, [P] in float64."""
 
 
 class Guard:
@@ -91,12 +81,16 @@ class Guard:
         if combine not in RULES:
             raise InputError(f"Guard: combine must be one of {', '.join(RULES)}; got {combine!r}.")
         self.encoder = encoder if isinstance(encoder, Posterior) else Deterministic(encoder)
+        if isinstance(mode, Detector):
+            for watch in watches_of(layers, mode):
+                layer = watch.tap.layer
+                find_module("Guard", self.encoder.net, self.encoder.embedding if layer == "embedding" else layer)
         self.mode = mode
         self.combine = combine
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         self.bank = self.encoder.bank(draws, generator=generator)
         self._asked = layers
-        self._layers: dict[str, _Layer] = {}
+        self._layers: dict[str, Layer] = {}
         self._law: Conformal | None = None
         self._inputs = 0
 
@@ -115,29 +109,27 @@ class Guard:
             Held out from the encoder's training: `calibrate` is called with it.
         """
         who = "Guard.fit"
-        watches: list[Watch] | None = None
-        found: dict[str, Any] = {}
+        watches: list[Watch] = []
+        learners: list[Learner] = []
         self._layers, self._law, self._inputs = {}, None, 0
-        for inputs, groups in _shown(batches(who, data, labels, BLOCK), data, progress, "fit"):
-            x = ready(self.encoder, inputs)
-            watches = self._watches(x[:1], groups is not None) if watches is None else watches
-            drawn = self._draw(x, watches)
-            if groups is None and any(_classes(watch.detector) for watch in watches):
-                groups = self._predicted(x)
-            for name, watch, draws in zip(_names(watches), watches, drawn, strict=True):
-                if watch.detector.needs_fit:
-                    part = _moments(draws, groups, watch.detector)
-                    found[name] = found[name].merge(part) if name in found else part
+        for inputs, groups in shown(batches(who, data, labels, BLOCK), data, progress, "fit"):
+            x, good = finite(ready(self.encoder, inputs))
+            if not bool(good.all()):
+                raise InputError(
+                    f"{who}: inputs must be finite; got NaN or infinity in {int((~good).sum())} of them, the first is "
+                    f"input {self._inputs + int((~good).nonzero()[0])}. Drop them."
+                )
+            if not watches:
+                watches = self._watches(x[:1], groups is not None)
+                learners = [Learner(watch) for watch in watches]
+            if groups is None and any(learner.by_class for learner in learners):
+                groups = predicted(self.encoder, x, self.bank)
+            for learner, draws in zip(learners, self._draw(x, watches), strict=True):
+                learner.add(draws, groups)
             self._inputs += len(x)
-        if watches is None:
-            raise InputError(f"{who}: needs at least one input; got none.")
-        for name, watch in zip(_names(watches), watches, strict=True):
-            detector, scale = watch.detector._clone(), None
-            if name in found:
-                scale = _scale(found[name]) if watch.standardised else None
-                detector._take(found[name] if scale is None else _scaled(found[name], scale), None)
-                detector._inputs = self._inputs
-            self._layers[name] = _Layer(watch, detector, scale)
+        if not learners:
+            raise InputError(f"{who}: needs at least one input; got none. Check the selection or the iterable.")
+        self._layers = {name: learner.layer() for name, learner in zip(names_of(watches), learners, strict=True)}
         return self if calibration is None else self.calibrate(calibration, progress=progress)
 
     def calibrate(self, data: Any, labels: Any = None, *, progress: bool = False) -> Guard:
@@ -149,10 +141,10 @@ class Guard:
         who = "Guard.calibrate"
         self._needs_reference(who)
         parts: dict[str, list[Tensor]] = {name: [] for name in self._layers}
-        for inputs, _ in _shown(batches(who, data, labels, BLOCK), data, progress, "calibrate"):
-            for name, scores in self._scores(inputs).items():
+        for inputs, _ in shown(batches(who, data, labels, BLOCK), data, progress, "calibrate"):
+            for name, scores in self._measured(inputs, calibrating=True)[0].scores.items():
                 parts[name].append(scores)
-        gathered = {name: torch.cat(part) for name, part in parts.items()}
+        gathered = {name: torch.cat(part) if part else torch.zeros(0) for name, part in parts.items()}
         count = len(next(iter(gathered.values())))
         bad = torch.stack([~torch.isfinite(value) for value in gathered.values()]).any(0)
         if count < 2 or bool(bad.any()):
@@ -167,7 +159,8 @@ class Guard:
             return self
         for name, layer in self._layers.items():
             layer.detector._set_law(who, gathered[name][0::2])
-        self._law = Conformal(self._combined({name: values[1::2] for name, values in gathered.items()}))
+        rest = {name: values[1::2] for name, values in gathered.items()}
+        self._law = Conformal(combined(self._layers, rest, self.combine))
         return self
 
     # test ------------------------------------------------------------------------------------------------------
@@ -176,20 +169,20 @@ class Guard:
         """Score, p-value and outcome of each input; `layers` of the result has each layer's own."""
         who = "Guard.test"
         self._needs_calibration(who)
-        kind = _kind(x)
-        parts: list[tuple[dict[str, Any], Tensor, Tensor]] = []
+        kind = kind_of(x)
+        parts: list[Measurement] = []
         explanations: list[Explanation] = []
-        for inputs, _ in _shown(batches(who, x, None, BLOCK), x, progress, "test"):
-            rows = self._rows(inputs)
-            measured = {n: self._layers[n].detector._measure(rows[n]) for n in self._layers}
-            outcome = torch.zeros(len(inputs), dtype=torch.int8)
-            for one in measured.values():
-                outcome = torch.where(outcome == Outcome.OK, one.outcome, outcome)
-            scores = {name: one.score for name, one in measured.items()}
-            parts.append((measured, self._final(scores), outcome))
+        for inputs, _ in shown(batches(who, x, None, BLOCK), x, progress, "test"):
+            measurement, rows = self._measured(inputs)
+            parts.append(measurement)
             if explain:
-                explanations.append(self._explain(rows, 5))
-        return self._result(parts, kind, _joined(explanations, kind) if explain else None)
+                explanations.append(explained(self._layers, measurement, rows, 5))
+        if not parts:
+            raise InputError(f"{who}: needs at least one input; got none. Check the selection or the iterable.")
+        assert self._law is not None
+        mode = "own" if isinstance(self.mode, Detector) else self.mode
+        result = result_of(self._layers, Measurement.joined(parts), self._law, self.combine, mode, kind)
+        return replace(result, explanation=joined(explanations, kind)) if explain else result
 
     def score(self, x: Any) -> Any:
         """Scores [B]: larger is more suspicious, NaN where an input could not be tested."""
@@ -202,8 +195,13 @@ class Guard:
     def explain(self, x: Any, nearest: int = 5) -> Explanation:
         """Share of each input's evidence by layer, and by direction within each layer."""
         self._needs_calibration("Guard.explain")
-        found = [self._explain(self._rows(i), nearest) for i, _ in batches("Guard.explain", x, None, BLOCK)]
-        return _joined(found, _kind(x))
+        found = [
+            explained(self._layers, *self._measured(inputs), nearest)
+            for inputs, _ in batches("Guard.explain", x, None, BLOCK)
+        ]
+        if not found:
+            raise InputError("Guard.explain: needs at least one input; got none. Check the selection or the iterable.")
+        return joined(found, kind_of(x))
 
     def audit(self, heldout: Any, *, fdr: float = 0.05, tests: int | None = None) -> Audit:
         """Do the p-values hold on further held-out inputs, and can that FDR be claimed for so many tests?"""
@@ -262,114 +260,24 @@ class Guard:
     def _draw(self, x: Tensor, watches: Sequence[Watch]) -> list[Tensor]:
         """Draws [B, K, P] of every watch."""
         taps = list(dict.fromkeys(watch.tap for watch in watches))
+        if isinstance(self.encoder, FromCallable) and len(taps) == 1:
+            return [self.encoder.draw(x, bank=self.bank)] * len(watches)
         found = self.encoder.draw(x, at=taps, bank=self.bank, batch_size=BLOCK)
         by_tap = dict(zip(taps, found.values(), strict=True))
         return [by_tap[watch.tap] for watch in watches]
 
-    def _predicted(self, x: Tensor) -> Tensor:
-        return self.encoder.predict(x, bank=self.bank).argmax(1)
-
-    def _rows(self, inputs: Tensor) -> dict[str, Tensor]:
-        """What each detector measures."""
-        watches = [layer.watch for layer in self._layers.values()]
-        rows = {}
-        for (name, layer), draws in zip(
-            self._layers.items(), self._draw(ready(self.encoder, inputs), watches), strict=True
-        ):
-            values = draws.to(torch.float64)
-            if layer.watch.softmax:
-                values = values.softmax(-1)
-            if layer.watch.mean:
-                values = values.mean(1, keepdim=True)
-            rows[name] = values if layer.scale is None else values / layer.scale
-        return rows
-
-    def _scores(self, inputs: Tensor) -> dict[str, Tensor]:
-        rows = self._rows(inputs)
-        return {name: layer.detector._measure(rows[name]).score for name, layer in self._layers.items()}
-
-    def _log_p(self, scores: dict[str, Tensor]) -> dict[str, Tensor]:
-        """ln p of each layer by its own law."""
-        out = {}
-        for name, layer in self._layers.items():
-            assert layer.detector._margin is not None
-            out[name] = layer.detector._margin.log_pvalue(scores[name])
-        return out
-
-    def _combined(self, scores: dict[str, Tensor]) -> Tensor:
-        combined: Tensor = Layers({name: layer.detector for name, layer in self._layers.items()}).combined(
-            self._log_p(scores), self.combine
-        )
-        return combined
-
-    def _final(self, scores: dict[str, Tensor]) -> Tensor:
-        return self._combined(scores) if len(scores) > 1 else next(iter(scores.values()))
-
-    def _explain(self, rows: dict[str, Tensor], nearest: int) -> Explanation:
-        parts, scores = {}, {}
-        for name, layer in self._layers.items():
-            measured = layer.detector._measure(rows[name])
-            scores[name] = measured.score
-            if layer.detector.explains:
-                parts[name] = layer.detector._explain(rows[name], measured, nearest)
-        log_p = self._log_p(scores)
-        total = torch.stack(list(log_p.values())).sum(0)
-        even = torch.full_like(total, 1 / len(log_p))
-        return Explanation(layers={n: torch.where(total == 0, even, v / total) for n, v in log_p.items()}, parts=parts)
-
-    def _result(self, parts: Any, kind: Any, explanation: Explanation | None) -> DetectionResult:
-        law = self._law
-        assert law is not None
-        score, outcome = torch.cat([part[1] for part in parts]), torch.cat([part[2] for part in parts])
-        score = torch.where(outcome == Outcome.OK, score, torch.nan)
-
-        def whole(name: str, field: str) -> Tensor | None:
-            values = [getattr(part[0][name], field) for part in parts]
-            return None if values[0] is None else torch.cat(values)
-
-        layers: dict[str, TestResult] = {}
-        nearest: Tensor | None = None
-        for name, layer in self._layers.items():
-            own = layer.detector._law
-            assert own is not None
-            values = whole(name, "score")
-            near = whole(name, "nearest_class")
-            ridge = whole(name, "ridge")
-            nearest = near if near is not None else nearest
-            layers[name] = DetectionResult(
-                method=layer.detector.method,
-                statistic=kind(whole(name, "statistic")),
-                score=kind(values),
-                pvalue=kind(own.pvalue(values)),
-                pvalue_error=0.0,
-                ridge=None if ridge is None else kind(ridge),
-                theta1=None,
-                theta2=None,
-                guarantee=own.guarantee,
-                null=repr(own),
-                smallest_pvalue=own.smallest_pvalue,
-                outcome=kind(whole(name, "outcome")),
-                nearest_class=None if near is None else kind(near),
-            )
-        last = layers[next(reversed(layers))]
-        mode = "own" if isinstance(self.mode, Detector) else self.mode
-        return DetectionResult(
-            method=f"guard ({mode})",
-            statistic=kind(score),
-            score=kind(score),
-            pvalue=kind(torch.where(outcome == Outcome.OK, law.pvalue(score), torch.nan)),
-            pvalue_error=0.0,
-            ridge=last.ridge if len(layers) == 1 else None,
-            theta1=None,
-            theta2=None,
-            guarantee=law.guarantee,
-            null=repr(law),
-            smallest_pvalue=law.smallest_pvalue,
-            outcome=kind(outcome),
-            nearest_class=None if nearest is None else kind(nearest),
-            layers=layers,
-            explanation=explanation,
-        )
+    def _measured(self, inputs: Tensor, *, calibrating: bool = False) -> tuple[Measurement, dict[str, Tensor]]:
+        """What the layers make of a block of inputs, and the rows that each detector has measured."""
+        x, good = finite(ready(self.encoder, inputs))
+        drawn = self._draw(x, [layer.watch for layer in self._layers.values()])
+        rows = {name: layer.rows(draws) for (name, layer), draws in zip(self._layers.items(), drawn, strict=True)}
+        if not bool(good.all()):
+            for values in rows.values():
+                values[~good] = torch.nan
+        if calibrating:
+            for name, layer in self._layers.items():
+                layer.detector._seen(rows[name])
+        return Measurement.of(self._layers, rows), rows
 
     def _needs_reference(self, who: str) -> None:
         if not self._layers:
@@ -382,71 +290,3 @@ class Guard:
                 f"{who}: needs inputs that the encoder never saw, to calibrate on; got none yet. "
                 "Call calibrate(heldout) first."
             )
-
-
-def _classes(detector: Detector) -> bool:
-    return getattr(detector, "reference", "global") != "global"
-
-
-def _moments(draws: Tensor, labels: Tensor | None, detector: Detector) -> ClassMoments | Moments:
-    rows = draws.reshape(-1, draws.shape[2])
-    if not _classes(detector):
-        return Moments.of(rows)
-    assert labels is not None
-    return ClassMoments.of(rows, labels.to(rows.device).repeat_interleave(draws.shape[1]))
-
-
-def _scale(moments: ClassMoments | Moments) -> Tensor:
-    """Standard deviation of every feature over all rows; 1 where a feature never varies."""
-    total = moments.total() if isinstance(moments, ClassMoments) else moments
-    deviation = (total.scatter.diagonal() / max(total.n - 1, 1)).clamp_min(0).sqrt()
-    return torch.where(deviation > 1e-12 * total.mean.abs(), deviation, torch.ones_like(deviation))
-
-
-def _scaled(moments: ClassMoments | Moments, scale: Tensor) -> ClassMoments | Moments:
-    scatter = moments.scatter / (scale[:, None] * scale)
-    if isinstance(moments, ClassMoments):
-        return ClassMoments(moments.labels, moments.counts, moments.means / scale, scatter)
-    return Moments(moments.n, moments.mean / scale, scatter)
-
-
-def _names(watches: Sequence[Watch]) -> list[str]:
-    names = [w.tap.layer or ("probabilities" if w.softmax else "output") for w in watches]
-    names = [n if w.tap.pooling == "mean" else f"{n}:{w.tap.pooling}" for n, w in zip(names, watches, strict=True)]
-    return [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]
-
-
-def _kind(x: Any) -> Any:
-    """Results as tensors for tensors, as arrays otherwise."""
-    if isinstance(x, Tensor):
-        return lambda value: value
-    return lambda value: value.numpy() if isinstance(value, Tensor) else value
-
-
-def _joined(parts: list[Explanation], kind: Any) -> Explanation:
-    first = parts[0]
-    layers = {n: kind(torch.cat([p.layers[n] for p in parts])) for n in first.layers or {}}  # type: ignore[index]
-    inner: dict[str, Explanation] = {}
-    for name in first.parts or {}:
-        own = [p.parts[name] for p in parts]  # type: ignore[index]
-        inner[name] = Explanation(
-            directions=kind(torch.cat([p.directions for p in own])),
-            basis=kind(own[0].basis),
-            nearest=None if own[0].nearest is None else kind(torch.cat([p.nearest for p in own])),
-            distances=None if own[0].distances is None else kind(torch.cat([p.distances for p in own])),
-        )
-    return Explanation(layers=layers, parts=inner)
-
-
-def _shown(parts: Iterator[Any], data: Any, progress: bool, what: str) -> Iterator[Any]:
-    """The same batches, with a bar at a terminal where that is asked for."""
-    from arht.data.progress import Bar
-
-    try:
-        total = len(data.pixels if hasattr(data, "pixels") else data[0] if isinstance(data, tuple) else data)
-    except TypeError:
-        total = None
-    with Bar(what, total, shown=progress) as bar:
-        for part in parts:
-            yield part
-            bar.update(len(part[0]))

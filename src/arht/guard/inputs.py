@@ -12,7 +12,7 @@ from torch import Tensor
 from arht.errors import InputError
 from arht.posterior import Posterior
 
-__all__ = ["batches", "ready"]
+__all__ = ["batches", "finite", "ready", "shown"]
 
 
 def batches(who: str, data: Any, labels: Any, size: int) -> Iterator[tuple[Any, Tensor | None]]:
@@ -52,8 +52,30 @@ def batches(who: str, data: Any, labels: Any, size: int) -> Iterator[tuple[Any, 
 def ready(encoder: Posterior, inputs: Tensor) -> Tensor:
     """Inputs as the net takes them: stored pixels (uint8) go through the encoder's transform, floats stay."""
     if inputs.dtype != torch.uint8:
-        return inputs
+        return inputs.float() if inputs.is_floating_point() else inputs
     if encoder.transform is not None:
         transformed: Tensor = encoder.transform(inputs)
         return transformed
     return inputs.float() / 255
+
+
+def finite(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The inputs, those that hold NaN or infinity as zeros, and which do not, [B]."""
+    good = torch.isfinite(x).flatten(1).all(1)
+    if bool(good.all()):
+        return x, good.cpu()
+    return torch.where(good.reshape(-1, *[1] * (x.ndim - 1)), x, 0), good.cpu()
+
+
+def shown(parts: Iterator[Any], data: Any, progress: bool, what: str) -> Iterator[Any]:
+    """The same batches, with a bar at a terminal where that is asked for."""
+    from arht.data.progress import Bar
+
+    try:
+        total = len(data.pixels if hasattr(data, "pixels") else data[0] if isinstance(data, tuple) else data)
+    except TypeError:
+        total = None
+    with Bar(what, total, shown=progress) as bar:
+        for part in parts:
+            yield part
+            bar.update(len(part[0]))

@@ -17,6 +17,7 @@ shallow half; one without classes by RHT against the global mean, and without lo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,18 +84,19 @@ def auto(encoder: Posterior, example: Tensor, labelled: bool) -> list[Watch]:
     """The rule above, for inputs like the example [1, ...]; ``labelled``: whether the reference brings its classes."""
     seen = _outputs(encoder, example)
     output = seen.pop()[2]
-    classifier = len(output) == 2 and output[1] > 1 and _shape(seen, encoder.embedding) != output
+    embedding, classifier = _ends(encoder, seen, output)
     maps = [(n, m, s) for n, m, s in seen if len(s) == 4 and s[2] * s[3] > 1]
     convolutions = [(n, s[1]) for n, m, s in maps if isinstance(m, nn.modules.conv._ConvNd)]
     pools = [n for n, m, _ in maps if "Pool" in type(m).__name__]
     shallow = [Tap(n, "moments" if channels <= MOST_CHANNELS else "spread") for n, channels in convolutions[:2]]
     shallow += [Tap(n, "spread") for n in pools[:2]]
-    deep = [_flat(maps[-1][0], maps[-1][2])] if maps else []
+    own = next((math.prod(s) for n, _, s in seen if n == embedding), 0)  # of the embedding, which may be the map itself
+    deep = [_flat(n, s) for n, _, s in maps[-1:] if math.prod(s) != own]
     if not maps:
         tokens = [n for n, m, s in seen if len(s) == 3 and isinstance(m, nn.LayerNorm)]
         vectors = [n for n, m, s in seen if len(s) == 2 and isinstance(m, nn.Linear) and s != output]
         shallow = [Tap(n) for n in (tokens or vectors)[:2]]
-    deep += [Tap(encoder.embedding)] + ([Tap(OUTPUT)] if classifier else [])
+    deep += [Tap(embedding)] + ([Tap(OUTPUT)] if classifier else [])
     near, relative = ("class", "relative") if classifier or labelled else ("global", "global")
     watches = [Watch(tap, _rht(near), "shallow") for tap in shallow]
     watches += [Watch(tap, _rht(relative), "deep") for tap in deep]
@@ -114,8 +116,22 @@ def _flat(name: str, shape: tuple[int, ...]) -> Tap:
     return Tap(name, "grid", 4) if channels * 16 <= MOST_VALUES and min(height, width) >= 4 else Tap(name, "mean")
 
 
-def _shape(seen: list[Seen], path: str) -> tuple[int, ...] | None:
-    return next((shape for name, _, shape in seen if name == path), None)
+def _ends(encoder: Posterior, seen: list[Seen], output: tuple[int, ...]) -> tuple[str, bool]:
+    """Path of the embedding, and whether the net's output is the logits of classes.
+
+    An embedding that is said to be the net's own output, and comes from a linear layer, is taken for logits, and what
+    that layer is given for the embedding: so nets that say nothing about themselves are read as classifiers.
+    """
+    embedding = encoder.embedding
+    record = encoder.record if isinstance(encoder.record, dict) else {}
+    wanted = (record.get("options") or {}).get("objective", "classification") == "classification"
+    logits = wanted and len(output) == 2 and output[1] > 1
+    if embedding != OUTPUT:
+        last = seen[-1][0] if seen else OUTPUT
+        return embedding, logits and embedding != last
+    if logits and len(seen) > 1 and isinstance(seen[-1][1], nn.Linear):
+        return seen[-2][0], True
+    return embedding, False
 
 
 def _outputs(encoder: Posterior, example: Tensor) -> list[Seen]:
@@ -139,7 +155,7 @@ def _outputs(encoder: Posterior, example: Tensor) -> list[Seen]:
     try:
         encoder.net.eval()
         with torch.inference_mode():
-            encoder.net(example)
+            encoder.net(example.to(encoder._device))
     finally:
         for handle in handles:
             handle.remove()
