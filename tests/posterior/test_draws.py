@@ -106,7 +106,8 @@ def test_the_batch_changes_no_bit(case):
     encoder, x, many = case
     whole = encoder.draw(x, 11, generator=seeded())
     assert whole.shape[:2] == (45, 11 if encoder.most is None else min(11, encoder.most))
-    assert (running._plans[encoder][1] is not None) == many
+    ((executor, _),) = running._plans[encoder].values()
+    assert (executor is not None) == many
     assert torch.equal(whole, encoder.draw(x, 11, generator=seeded(), batch_size=7))
     parts = [encoder.draw(x[start : start + 13], 11, generator=seeded()) for start in range(0, 45, 13)]
     assert torch.equal(whole, torch.cat(parts))

@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from arht.errors import InputError
 from arht.posterior.bank import Bank
 from arht.posterior.calling import call
-from arht.posterior.running import Runner
+from arht.posterior.running import Runner, alone
 from arht.posterior.taps import At, Tap, as_taps, find_module
 
 __all__ = ["Draw", "Posterior"]
@@ -191,18 +191,19 @@ class Posterior(nn.Module):
         for tap in taps:
             find_module("draw", self.net, tap.layer)
         count = self._count(draws) if bank is None else bank.draws
-        flags = [module for module in self.net.modules() if module.training]
-        try:
-            for module in flags:
-                module.training = False
-            with torch.inference_mode():
-                inputs = as_inputs(x)
-                runner = Runner(self, taps, inputs)
-                weights = self._stream(count, generator) if bank is None else _unstack(bank)
-                return runner(inputs, weights, count)
-        finally:
-            for module in flags:
-                module.training = True
+        with alone(self.net):
+            flags = [module for module in self.net.modules() if module.training]
+            try:
+                for module in flags:
+                    module.training = False
+                with torch.inference_mode():
+                    inputs = as_inputs(x)
+                    runner = Runner(self, taps, inputs)
+                    weights = self._stream(count, generator) if bank is None else _unstack(bank)
+                    return runner(inputs, weights, count)
+            finally:
+                for module in flags:
+                    module.training = True
 
 
 def as_inputs(x: Any) -> Tensor:
@@ -215,7 +216,7 @@ def as_inputs(x: Any) -> Tensor:
     if x.ndim < 1 or len(x) == 0:
         raise InputError(f"draw: x must hold at least one input, [B, ...]; got shape {tuple(x.shape)}.")
     x = x.detach()
-    return x.float() if x.is_floating_point() else x
+    return x.to(torch.float32) if x.is_floating_point() else x
 
 
 def _unstack(bank: Bank) -> Iterator[Draw]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import islice
-from threading import Lock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from arht.errors import ArhtError, InputError
 from arht.posterior.calling import call
 from arht.posterior.chunk import Each, Rows, Weights
+from arht.posterior.products import Aligned
 from arht.posterior.stacked import Executor
 from arht.posterior.taps import Tap, find_module, pooled, tensor_of
 from arht.posterior.tracing import trace
@@ -23,7 +25,7 @@ from arht.posterior.tracing import trace
 if TYPE_CHECKING:
     from arht.posterior.base import Draw, Posterior
 
-__all__ = ["BLOCK", "Runner", "padded"]
+__all__ = ["BLOCK", "Runner", "alone", "padded"]
 
 BLOCK = 32
 """Inputs that go through the net together. Kernels may round differently for other shapes, so it never changes."""
@@ -36,7 +38,20 @@ KEPT_BYTES = 512 << 20
 CLOSE = 1e-3
 """How far the graph may be from the net itself, relative to the largest value, on the input that it is tried on."""
 
-_plans: WeakKeyDictionary[Posterior, tuple[Any, Executor | None, dict[str, int]]] = WeakKeyDictionary()
+LINE = 64
+"""Bytes of a line of memory: new tensors start on one."""
+PLANS = 8
+"""How many graphs are kept of an encoder: one for each set of layers and shape of the inputs."""
+
+_plans: WeakKeyDictionary[Posterior, dict[Any, tuple[Executor | None, dict[str, int]]]] = WeakKeyDictionary()
+_locks: WeakKeyDictionary[nn.Module, RLock] = WeakKeyDictionary()
+_guard = Lock()
+
+
+def alone(net: nn.Module) -> RLock:
+    """What a thread holds while it runs a net with other tensors, or changes its modes: one thread at a time."""
+    with _guard:
+        return _locks.setdefault(net, RLock())
 
 
 class _Reached(Exception):
@@ -58,11 +73,13 @@ class Runner:
         self.calls: dict[str, int] = {}
         self.device = posterior._device
         key = (*self.paths, inputs.shape[1:], inputs.dtype, self.device, _signature(posterior))
-        known = _plans.get(posterior)
-        if known is None or known[0] != key:
-            known = (key, *self._plan(inputs[:1].to(self.device)))
-            _plans[posterior] = known
-        self.executor, self.axes = known[1:]
+        plans = _plans.setdefault(posterior, {})
+        if key not in plans:
+            made = self._plan(inputs[:1].to(self.device))
+            while len(plans) >= PLANS:
+                del plans[next(iter(plans))]
+            plans[key] = made
+        self.executor, self.axes = plans[key]
 
     def _plan(self, one: Tensor) -> tuple[Executor | None, dict[str, int]]:
         """What runs the draws, if the graph serves, and the number of axes of each layer's output."""
@@ -91,7 +108,8 @@ class Runner:
         """Name and values [B, K, P] of each tap."""
         sink = _Sink(len(self.taps), len(x), count, self.device)
         run = self._one_by_one if self.executor is None else self._in_chunks
-        run(sink, x, islice(weights, count))
+        with Aligned():
+            run(sink, x, islice(weights, count))
         names = [tap.name(self.axes[tap.layer]) for tap in self.taps]
         return list(zip(names, sink.tensors(), strict=True))
 
@@ -115,7 +133,7 @@ class Runner:
             return values
 
         def work(start: int, first: int, weights: Weights) -> None:
-            with torch.inference_mode():
+            with torch.inference_mode(), aligned():
                 found = self._stacked(executor, given(start), weights)
                 for place, tap in enumerate(self.taps):
                     value, several = found[tap.layer], self.axes[tap.layer] < found[tap.layer].ndim
@@ -132,6 +150,7 @@ class Runner:
             for place, stacked in enumerate(Weights(draws, executor.k) for draws in chunks)
             for start in range(0, len(x), BLOCK)
         )
+        aligned = nullcontext if threads == 1 else Aligned  # a mode is on in the thread that entered it alone
         if threads == 1:
             for task in tasks:
                 work(*task)
@@ -230,9 +249,10 @@ class _Sink:
 
 
 def padded(block: Tensor) -> Tensor:
-    """The block with its first row repeated up to the fixed number of rows."""
+    """The block with its first row repeated up to the fixed number of rows, in memory as a block of its own lies."""
     if len(block) == BLOCK:
-        return block
+        settled = block.is_contiguous() and block.data_ptr() % LINE == 0
+        return block if settled else block.clone(memory_format=torch.contiguous_format)
     return torch.cat([block, block[:1].expand(BLOCK - len(block), *block.shape[1:])])
 
 

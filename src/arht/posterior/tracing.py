@@ -14,7 +14,7 @@ from arht.posterior.masks import Mask
 
 __all__ = ["Graph", "trace"]
 
-_LOCK = threading.Lock()  # a tracer patches torch while it works
+_LOCK = threading.Lock()  # a tracer patches torch while it works: one at a time
 
 
 class Graph:
@@ -84,22 +84,34 @@ def trace(net: nn.Module, paths: Sequence[str], random: Sequence[str]) -> Graph 
 
 
 class _Tracer(torch.fx.Tracer):
-    """Records the output of every module, by each of its paths; the last one, where it runs several times."""
+    """Records the output of every module, by each of its paths; the last one, where it runs several times.
+
+    What it patches is patched for every thread: calls of another one pass through.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.outputs: dict[str, Any] = {}
+        self.thread = threading.get_ident()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, Mask) or bool(super().is_leaf_module(m, module_qualified_name))
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self.thread:
+            return forward(*args, **kwargs)
         output = super().call_module(m, forward, args, kwargs)
         found = getattr(output, "node", None)
         for path, module in self.root.named_modules(remove_duplicate=False):
             if module is m:
                 self.outputs[path] = found
         return output
+
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if threading.get_ident() != self.thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
 
 def attribute(net: nn.Module, path: str) -> Any:
