@@ -47,7 +47,12 @@ def fit(options: Fit) -> dict[str, Any]:
     _check(options)
     out = writable(WHO, options.out)
     started = time.perf_counter()
-    fitted, heldout, sample = _guard(options) if options.encoder is not None else _detector(options)
+    if options.encoder is None:
+        fitted, heldout, sample = _detector(options)
+    else:
+        from arht.commands._guards import fit_guard
+
+        fitted, heldout, sample = fit_guard(options)
     reference = None
     if sample is not None and (options.tail != "two-sided" or fitted.calibrated):
         reference = summary(fitted.score(sample))
@@ -99,11 +104,6 @@ def _check(options: Fit) -> None:
                 )
         if options.mode not in (None, "auto", "paper"):
             raise InputError(f"{WHO}: --mode must be auto or paper; got {options.mode!r}.")
-        if options.calibration is None and part is None:
-            raise InputError(
-                f"{WHO}: a guard needs inputs that the encoder never saw; got no --calibration. "
-                "Give a data set of the same kind, or --calibration-fraction if the encoder saw none of REFERENCE."
-            )
 
 
 # a detector -----------------------------------------------------------------------------------------------------
@@ -261,53 +261,6 @@ class _Sample:
     def rows(self) -> Any:
         """The sample."""
         return self.kept
-
-
-# a guard --------------------------------------------------------------------------------------------------------
-
-
-def _guard(options: Fit) -> tuple[Any, int, Any]:
-    """A guard around an encoder."""
-    import torch
-
-    from arht.commands._fitted import sources_of
-    from arht.data.progress import Bar
-    from arht.guard import Guard
-    from arht.io import artefact
-    from arht.posterior.files import of_artefact
-
-    assert options.encoder is not None
-    kind, header, tensors = artefact.read(options.encoder)
-    if kind != "encoder":
-        raise InputError(f"{WHO}: --encoder must be an encoder's file; got {options.encoder}, which holds {kind!r}.")
-    encoder = of_artefact(options.encoder, kind, header, tensors)
-    generator = torch.Generator().manual_seed(options.seed)
-    guard = Guard(encoder, options.mode or "auto", draws=options.draws or 20, generator=generator)
-
-    def chunks(paths: tuple[str, ...], split: str, held: bool | None, bar: Any) -> Iterator[Any]:
-        rng = np.random.default_rng(options.seed)
-        for source in sources_of(WHO, paths, encoder=encoder, split=split, data_dir=options.data_dir):
-            for chunk in source.chunks():
-                x = chunk.x
-                if held is not None:
-                    chosen = (rng.random(len(chunk)) < (options.calibration_fraction or 0)) == held
-                    x = x[np.flatnonzero(chosen)] if not isinstance(x, np.ndarray) else x[chosen]
-                bar.update(len(chunk))
-                if len(x):
-                    count[0] += len(x)
-                    yield x
-
-    part = options.calibration_fraction is not None
-    count = [0]
-    with Bar("fitting", None, shown=not options.quiet) as bar:
-        guard.fit(chunks(options.reference, options.split, False if part else None, bar))
-    count = [0]
-    with Bar("calibrating", None, shown=not options.quiet) as bar:
-        if part:
-            guard.calibrate(chunks(options.reference, options.split, True, bar))
-        else:
-            guard.calibrate(chunks(options.calibration or (), "test", None, bar))
-    return guard, count[0], None
 
 
 def text(record: dict[str, Any]) -> str:

@@ -27,7 +27,8 @@ class Fit:
     out: Annotated[str, arg(metavar="FILE")]
     """The file to write, for instance detector.safetensors."""
     calibration: Annotated[tuple[str, ...] | None, arg(metavar="FILE...", help_behavior_hint="")] = None
-    """Held-out in-distribution embeddings that make p-values conformal."""
+    """Held-out in-distribution inputs that make p-values conformal. With --encoder, and REFERENCE the data that it was
+    trained on: those that arht train --heldout kept from it, if none are given."""
     calibration_fraction: Annotated[float | None, arg(metavar="FRACTION", help_behavior_hint="")] = None
     """Instead: hold out this part of the reference at random."""
     labels: Annotated[str | None, arg(metavar="COLUMN|FILE", help_behavior_hint="")] = None
