@@ -6,13 +6,14 @@ The rule of ``mode="auto"``. Let the net run once and note the order in which it
   channel means, log standard deviations and Fisher-transformed channel correlations; and the first two poolings, as
   channel means and log standard deviations. Low contrast is a short distance in raw units and a long one in
   logarithms, so these see other image statistics, which the deep layers are trained to ignore.
-* Deep half: the last feature map (all values; an average over a grid where they are more than 4,096), the embedding
-  and the logits, each by the smallest RHT over the classes minus the global RHT, which cancels what is large for every
-  input and leaves how well it fits its nearest class; and the entropy of the predictive distribution.
+* Deep half: the last feature map (all values; an average over a grid where they are more than 4,096) and the logits,
+  each by the smallest RHT over the classes minus the global RHT, which cancels what is large for every input and leaves
+  how well it fits its nearest class; and the entropy of the predictive distribution. The embedding before the logits
+  would say the same twice.
 
 Where an input departs from the training data in only one half, the other half's p-values are near one and cost the
 sum little. A net without convolutions is watched in its first two vectors, or means over tokens, in place of the
-shallow half; one without classes by RHT against the global mean, and without logits and entropy.
+shallow half; one without classes by RHT against the global mean, in its embedding in place of logits and entropy.
 """
 
 from __future__ import annotations
