@@ -95,7 +95,8 @@ def activation(name: str, kind: str) -> nn.Module:
     """A new activation module."""
     if kind not in ACTIVATIONS:
         raise InputError(f"{name}: activation must be one of {', '.join(ACTIVATIONS)}; got {kind!r}.")
-    return ACTIVATIONS[kind]()
+    made: nn.Module = ACTIVATIONS[kind]()
+    return made
 
 
 def positive(name: str, **values: int | None) -> None:

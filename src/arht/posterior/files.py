@@ -57,9 +57,11 @@ def header_of(encoder: Posterior, *, transform: Any = None, record: Any = None) 
     """What an encoder's file says beside its tensors."""
     transform = encoder.transform if transform is None else transform
     net = encoder.net
-    known = isinstance(net, Net) and type(net).__name__ in ARCHITECTURES
+    architecture = None
+    if isinstance(net, Net) and type(net).__name__ in ARCHITECTURES:
+        architecture = {"architecture": type(net).__name__, **net.config()}
     return {
-        "architecture": {"architecture": type(net).__name__, **net.config()} if known else None,
+        "architecture": architecture,
         "module": f"{type(net).__module__}.{type(net).__qualname__}",
         "posterior": encoder.config(),
         "transform": None if transform is None else transform.config(),

@@ -34,7 +34,8 @@ def _gap(*operands: Any) -> int:
     """How many zeros each row of the operands wants; none where they are no matrices of floats on a CPU."""
     if not all(isinstance(x, Tensor) and x.ndim > 1 and x.is_floating_point() and x.is_cpu for x in operands):
         return 0
-    return -operands[0].shape[-1] % LANES
+    width: int = operands[0].shape[-1]
+    return -width % LANES
 
 
 def _filled(x: Tensor, gap: int) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -183,7 +184,7 @@ class Executor:
             self.parallel = False
         done = []
         for k in range(count):
-            mine, named = fx.node.map_aggregate((_in_rows(args), _in_rows(kwargs)), lambda value, k=k: _of(value, k))
+            mine, named = fx.node.map_aggregate((_in_rows(args), _in_rows(kwargs)), partial(_of, k))
             done.append(self._call(node, mine, named, {own: weights.of(name, k) for own, name in random.items()}))
         first = done[0]
         if isinstance(first, Tensor) and all(value.shape == first.shape for value in done):
@@ -297,7 +298,7 @@ def _in_rows(values: Any) -> Any:
     return fx.node.map_aggregate(values, lambda value: value.rows() if isinstance(value, Wide) else value)
 
 
-def _of(value: Any, k: int) -> Any:
+def _of(k: int, value: Any) -> Any:
     """What one draw has of a value."""
     if isinstance(value, Rows):
         return value.tensor[k]

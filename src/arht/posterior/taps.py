@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +87,7 @@ def near(name: str, names: Sequence[str], shown: int = 4) -> str:
 
 def find_module(who: str, net: nn.Module, path: str) -> nn.Module:
     """The module at a path; `InputError` that lists near names where there is none."""
-    modules = dict(net.named_modules(remove_duplicate=False))
+    modules: dict[str, nn.Module] = dict(net.named_modules(remove_duplicate=False))
     if path not in modules:
         raise InputError(
             f"{who}: no layer {path!r} in {type(net).__name__}; near it: {near(path, list(modules))}. "
@@ -138,7 +138,7 @@ def _moments(features: Tensor, grid: int) -> Tensor:
     return torch.cat([mean, torch.log(deviation + SOFTENING), fisher], 1)
 
 
-_POOL = {
+_POOL: dict[str, Callable[[Tensor, int], Tensor]] = {
     "mean": lambda features, grid: features.mean((2, 3)),
     "spread": _spread,
     "moments": _moments,

@@ -107,7 +107,6 @@ class _Tracer(torch.fx.Tracer):
                 self.outputs[path] = found
         return output
 
-
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         if threading.get_ident() != self.thread:
             return attr_val
