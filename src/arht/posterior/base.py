@@ -214,7 +214,9 @@ def as_inputs(x: Any) -> Tensor:
             raise InputError(f"draw: x must be numbers; got dtype {array.dtype}. Convert it first.")
         x = torch.from_numpy(array if array.flags.writeable else array.copy())
     if x.ndim < 1 or len(x) == 0:
-        raise InputError(f"draw: x must hold at least one input, [B, ...]; got shape {tuple(x.shape)}.")
+        raise InputError(
+            f"draw: x must hold at least one input, [B, ...]; got shape {tuple(x.shape)}. Check the selection."
+        )
     x = x.detach()
     return x.to(torch.float32) if x.is_floating_point() else x
 

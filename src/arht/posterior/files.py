@@ -99,13 +99,17 @@ def of_artefact(
     # the weights are replaced: nothing that is drawn while building matters
     with torch.random.fork_rng(devices=[]):
         encoder = build(header["posterior"], build_net(header["architecture"]) if net is None else net)
-    try:
-        encoder.load_state_dict(dict(tensors))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"load: the tensors of {path} do not fit {type(encoder.net).__name__}: {reason[:200]}."
-        ) from None
+    held, own = (
+        {name: list(tensor.shape) for name, tensor in some.items()} for some in (tensors, encoder.state_dict())
+    )
+    for name in sorted(held.keys() | own.keys()):
+        if held.get(name) != own.get(name):
+            raise InputError(
+                f"load: the tensors of {path} do not fit {type(encoder.net).__name__}: {name} is "
+                f"{held.get(name, 'absent')} in the file and {own.get(name, 'absent')} in the net. "
+                "Build the net as it was when it was saved."
+            )
+    encoder.load_state_dict(dict(tensors))
     if header["transform"] is not None:
         from arht.data import Transform
 

@@ -103,10 +103,9 @@ def tensor_of(output: Any, path: str) -> Tensor:
     while isinstance(output, list | tuple) and output:
         output = output[0]
     if not isinstance(output, Tensor) or not output.is_floating_point() or output.ndim == 0:
-        raise InputError(
-            f"draw: the output of layer {path!r} must be a tensor of floats; got {type(output).__name__}. "
-            "Tap a layer inside it."
-        )
+        got = f"a tensor of {output.dtype}" if isinstance(output, Tensor) else type(output).__name__
+        layer = f"layer {path!r}" if path else "the net"
+        raise InputError(f"draw: the output of {layer} must be a tensor of floats; got {got}. Tap a layer inside it.")
     return output
 
 
