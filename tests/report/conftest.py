@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from arht import data
-from arht.demo import moved_copies
 from arht.errors import ResolutionWarning
 from arht.io.scores import write_scores
 from arht.stats import Moments, Reference, arht_scores, decide
@@ -28,6 +27,17 @@ def summary(scores):
         "sd": float(values.std()),
         "quantiles": np.quantile(values, LEVELS).tolist(),
     }
+
+
+def moved_copies(images, generator):
+    """Ten copies of each 8 × 8 image, each moved by its own random part of a pixel (bilinear, the border repeated)."""
+    count = len(images) * 10
+    copies = images.reshape(-1, 1, 8, 8).repeat_interleave(10, 0)
+    motion = torch.eye(2, 3, dtype=torch.float64).repeat(count, 1, 1)
+    motion[:, :, 2] = 0.5 * (2 * torch.rand(count, 2, generator=generator, dtype=torch.float64) - 1) * 2 / 8
+    where = torch.nn.functional.affine_grid(motion, [count, 1, 8, 8], align_corners=False)
+    moved = torch.nn.functional.grid_sample(copies, where, padding_mode="border", align_corners=False)
+    return moved.reshape(len(images), 10, -1)
 
 
 @pytest.fixture(scope="session")

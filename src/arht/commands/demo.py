@@ -12,10 +12,10 @@ __all__ = ["Demo"]
 
 @dataclass(frozen=True)
 class Demo:
-    """Run a worked example on data that ships with scikit-learn."""
+    """Run the whole job on data that ships with scikit-learn: train, fit, calibrate, score, decide, audit, report."""
 
     out: Annotated[str, arg(metavar="FOLDER")] = "demo"
-    """Where its report is written."""
+    """Where the guard, the queries and the report are written."""
 
     def run(self) -> int:
         """Run it."""
