@@ -97,7 +97,7 @@ def auto(encoder: Posterior, example: Tensor, labelled: bool) -> list[Watch]:
         tokens = [n for n, m, s in seen if len(s) == 3 and isinstance(m, nn.LayerNorm)]
         vectors = [n for n, m, s in seen if len(s) == 2 and isinstance(m, nn.Linear) and s != output]
         shallow = [Tap(n) for n in (tokens or vectors)[:2]]
-    deep += [Tap(embedding)] + ([Tap(OUTPUT)] if classifier else [])
+    deep += [Tap(OUTPUT) if classifier else Tap(embedding)]
     near, relative = ("class", "relative") if classifier or labelled else ("global", "global")
     watches = [Watch(tap, _rht(near), "shallow") for tap in shallow]
     watches += [Watch(tap, _rht(relative), "deep") for tap in deep]
