@@ -311,6 +311,30 @@ MUTANTS = [
             "white.sub_(0.0)",
             "test_perturbation.py::test_no_error_exceeds_its_bound",
         ),
+        (
+            "rounding of the mean difference not in the bound, K < P",
+            "2 * (wide * root * norm * bb.sqrt() + shift) * xx.sqrt()",
+            "2 * (wide * root * norm * bb.sqrt()) * xx.sqrt()",
+            "test_perturbation.py::test_an_offset_that_changes_nothing_stays_within_the_bound",
+        ),
+        (
+            "rounding of the mean difference not in the bound, K >= P",
+            "tail_form = tail_form + 2 * shift * xx.sqrt()",
+            "tail_form = tail_form + 0 * shift",
+            "test_perturbation.py::test_an_offset_that_changes_nothing_stays_within_the_bound",
+        ),
+        (
+            "the bound on the largest eigenvalue halved",
+            "return ((size @ v[:, :, None])[:, :, 0] / v.clamp_min(1e-30)).amax(1)",
+            "return 0.5 * ((size @ v[:, :, None])[:, :, 0] / v.clamp_min(1e-30)).amax(1)",
+            "test_perturbation.py::test_the_radius_is_no_smaller_than_the_largest_eigenvalue",
+        ),
+        (
+            "products of bfloat16 taken for float32",
+            "return torch.float32 if whole else torch.float64",
+            "return torch.float32",
+            "test_perturbation.py::test_less_than_float32_is_not_used_for_products",
+        ),
     ),
     *in_file(
         "multiplicity.py",

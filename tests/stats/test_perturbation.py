@@ -8,7 +8,7 @@ import torch
 
 from arht import Reference, arht_scores
 from arht.stats import scoring
-from arht.stats.perturbation import TOLERANCE, Cloud, Frame, Workspace, _radius, dense, low_rank
+from arht.stats.perturbation import TOLERANCE, Cloud, Frame, Workspace, _narrow, _radius, dense, low_rank
 from arht.stats.spectrum import thetas_from_sums
 from tests.targets import rows
 
@@ -69,6 +69,44 @@ def test_no_error_exceeds_its_bound_far_from_the_origin():
                 assert (sums.bound > TOLERANCE).all()
 
 
+@pytest.mark.parametrize("thorough", [False, True])
+@pytest.mark.parametrize("kind", ["flat", "spiked", "ill"])
+@pytest.mark.parametrize(("p", "k"), [(12, 4), (12, 40), (20, 2)])
+def test_an_offset_that_changes_nothing_stays_within_the_bound(p, k, kind, thorough):
+    """All numbers are multiples of 2⁻²⁰, so that adding the offset is exact and the answer is that without it."""
+    frame, queries, _ = setting(50_000, p, k, kind=kind, count=20)
+    queries = (queries * 2**20).round() / 2**20
+    reference = Reference.of(rows(50_000, p, kind=kind))
+    mean = (reference.mean * 2**20).round() / 2**20
+    exact = by_eigenvalues(
+        Cloud.of(queries, reference.basis, mean, frame.eigenvalues, frame.degrees), frame.ridge
+    )  # its own rounding: 1e-12
+    worst = []
+    for offset in (0.0, 2.0**8, 2.0**16, 2.0**24):
+        moved = Frame(reference.basis, mean + offset, frame.eigenvalues, frame.degrees, frame.ridge)
+        sums = moved.series(queries + offset, SPACE, thorough)
+        wrong = errors(sums, exact, p, frame.degrees)
+        assert (wrong <= sums.bound + 1e-12).all(), (offset, wrong, sums.bound)
+        worst.append(float(wrong.max()))
+    assert worst[3] > 1e-10  # the offset did cost digits
+
+
+def test_less_than_float32_is_not_used_for_products():
+    """With bfloat16 products allowed, what would be float32 is float64: the bounds would not hold otherwise."""
+    for p, k in ((12, 4), (12, 40)):
+        frame, queries, cloud = setting(100_000, p, k)
+        before = frame.series(queries, SPACE, thorough=False)
+        torch.set_float32_matmul_precision("medium")
+        try:
+            assert _narrow() == torch.float64
+            sums = Frame.series(frame, queries, Workspace(torch.device("cpu")), False)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+        assert _narrow() == torch.float32
+        assert (errors(sums, by_eigenvalues(cloud, frame.ridge), p, frame.degrees) <= sums.bound + 1e-12).all()
+        torch.testing.assert_close(sums.form, before.form, rtol=1e-9, atol=0)
+
+
 @pytest.mark.parametrize(("p", "k"), [(12, 4), (12, 40)])
 def test_where_the_series_may_diverge_nothing_is_claimed(p, k):
     frame, queries, _ = setting(300, p, k, wide=30.0)
@@ -99,8 +137,8 @@ def test_the_radius_is_no_smaller_than_the_largest_eigenvalue():
     e[0, 2] = e[0, :, 2] = 0.0  # a row of zeros
     e[1] = 0.0
     largest = torch.linalg.eigvalsh(e)[:, -1]
-    assert (_radius(e) >= largest * (1 - 1e-12)).all()
-    assert (_radius(e) <= 3 * largest + 1e-12).all()
+    assert (_radius(e.abs()) >= largest * (1 - 1e-12)).all()
+    assert (_radius(e.abs()) <= 3 * largest + 1e-12).all()
 
 
 def test_first_order_sums_at_other_ridges_are_as_near_as_stated():

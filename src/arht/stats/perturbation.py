@@ -20,7 +20,8 @@ The bounds rest on three facts. E is positive semidefinite, so that the series o
 alternate and the first term left out bounds the rest. For a diagonal H with entries in [0, 1],
 tr EᵃHEᵇH ≤ tr E^{a+b}H² (Young's inequality in E's eigenbasis), and the smaller of ε, the Frobenius norm of E, and
 `_radius` serves for its largest eigenvalue. A float32 (float64) inner product of n terms is off by at most n·2⁻²⁴
-(n·2⁻⁵³) of the product of the two norms.
+(n·2⁻⁵³) of the product of the two norms: also the mean, the whitening and their difference x, each about as large
+as the offset from the origin, which is why `shift` needs no further margin.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class Frame:
         one_one, third = _dot(flat1, flat1), _dot((g @ g1).flatten(1), flat1)
         unit = _U32 if g.dtype == torch.float32 else _U64
         spread = _dot(flat, flat).sqrt() + (p + 8) * unit * total
-        largest = torch.minimum(spread, _radius(g) * (1 + 4 * k * unit) + (p + 8) * unit * total)
+        largest = torch.minimum(spread, _radius(g.abs()) * (1 + 4 * k * unit) + (p + 8) * unit * total)
         shrunk = self.base + tr1 - g_1 + gg_1
         shrunk2 = self.base2 + 2 * (tr12 - g_12 + gg_12) + one_one - 2 * third
         gb = (g @ b.to(g.dtype)[:, :, None])[:, :, 0].to(torch.float64)
@@ -146,11 +147,11 @@ class Frame:
         norm = ((variances + k * mean.square()) @ (1 / self.squares)).sqrt()  # of the query itself, ‖X‖
         by_h = wide * norm * (tr1 * (self.h @ self.squares)).sqrt()
         gram1 = gram * (total * one_one.clamp_min(0).sqrt() + tr1 * spread)
-        tail1 = largest * gg_1.abs() + entry * tr1 + gram1 + by_h
-        tail2 = 2 * largest * gg_12.abs() + 3 * largest.square() * one_one + 2 * entry * tr12 + 6 * gram1 + 2 * by_h
+        tail1 = largest * gg_1.abs() + entry * tr1 + 2 * gram1 + by_h
+        tail2 = 2 * largest * gg_12.abs() + 3 * largest.square() * one_one + 2 * entry * tr12 + 8 * gram1 + 2 * by_h
         root = self.squares.sum().sqrt()
         shift = (p + k + 8) * _U64 * self.degrees**0.5 * root * (norm / k**0.5 + self.origin_norm)
-        tail_form = largest * gbgb + gram * total * bb + 2 * (wide * root * norm * bb.sqrt() + shift) * xx.sqrt()
+        tail_form = largest * gbgb + 3 * gram * total * bb + 2 * (wide * root * norm * bb.sqrt() + shift) * xx.sqrt()
         bound = _relative(shrunk, shrunk2, form, tail1, tail2, tail_form, self.degrees)
         return Sums(shrunk, shrunk2, form, torch.where(spread < 0.5, bound, torch.inf), spread, variances)
 
@@ -161,8 +162,8 @@ class Frame:
         small that the rotation is slow. Wide queries (P > 8K) have cheap Gram matrices: float64 there.
         """
         count, k, p = queries.shape
-        single = p <= 8 * k
-        narrow = torch.float32 if single else torch.float64
+        narrow = _narrow() if p <= 8 * k else torch.float64
+        single = narrow == torch.float32
         like = self.origin
         mean, variances = like.new_empty(count, p), like.new_empty(count, p)
         b = like.new_empty(count, k)
@@ -216,7 +217,7 @@ class Frame:
             e3_1, e3_12, e2he = cube @ h, cube @ hu, cube_h @ h
             shrunk = self.base + tr1 - e2_1 + e3_1
             shrunk2 = self.base2 + 2 * tr12 + (ehe - 2 * e2_12) + 2 * (e3_12 - e2he)
-            later = narrow * (e2_1 + spread.pow(3))  # rounding of the later terms in float32
+            later = narrow * (e2_1 + 2 * spread.pow(3))  # rounding of the later terms in float32
             tail1 = spread * e3_1.abs() + later
             tail2 = (2 + 5 / (1 - spread.clamp(max=0.5)).square()) * spread * e3_1.abs() + 4 * later
         else:
@@ -230,7 +231,7 @@ class Frame:
         form = xx - xy + yy - cubic
         size = self.squares.sum()
         shift = (p + k + 8) * _U64 * (self.degrees * size).sqrt() * ((norm2 / k).sqrt() + self.origin_norm)
-        tail_form = (spread + narrow) * cubic.abs() + narrow * spread * yy + wide * size * norm2 * xx
+        tail_form = (spread + narrow) * cubic.abs() + 2 * narrow * spread * yy + wide * size * norm2 * xx
         tail_form = tail_form + 2 * shift * xx.sqrt()
         bound = _relative(shrunk, shrunk2, form, tail1 + by_h, tail2 + 4 * by_h, tail_form, self.degrees)
         return Sums(shrunk, shrunk2, form, torch.where(spread < 0.5, bound, torch.inf), spread, variances)
@@ -246,8 +247,8 @@ class Frame:
         x, norm2, radius = like.new_empty(count, p), like.new_empty(count), like.new_empty(count)
         variances, y, cubic = like.new_empty(count, p), like.new_empty(count, p), like.new_empty(count)
         rows = like.new_empty(count, p, 4 if thorough else 2)
-        both = torch.stack([self.h, torch.ones_like(self.h)], 1).to(torch.float32)
-        left, single = self.whitening.T, torch.float32
+        both = torch.stack([self.h, torch.ones_like(self.h)], 1).to(_narrow())
+        left, single = self.whitening.T, _narrow()
         step = max(1, _STEP // (8 * p * p))
         fine = max(1, _CACHE // (8 * k * p))
         for start in range(0, count, step):
@@ -277,21 +278,30 @@ class Frame:
             if thorough:
                 e2 = torch.bmm(e, e, out=squared)
                 rows[part, :, 2:] = (e2.mul_(e).view(n * p, p) @ both).view(n, p, 2)
-            radius[part] = _radius(e)
+            radius[part] = _radius(e.abs_())
         return x, norm2, variances, rows, y, cubic, radius
 
 
+def _narrow() -> torch.dtype:
+    """The type of what follows the first order: float32, unless its products have been allowed to be less than that.
+
+    `torch.set_float32_matmul_precision` and its newer kin can turn them into products of 8 or 11 bits.
+    """
+    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    whole = all(backend.fp32_precision in ("none", "ieee") for backend in backends)
+    return torch.float32 if whole else torch.float64
+
+
 def _dot(a: Float[Tensor, "B N"], b: Float[Tensor, "B N"]) -> Float[Tensor, " B"]:
-    """Inner product of each pair, as float64."""
-    return torch.linalg.vecdot(a, b).to(torch.float64)
+    """Inner product of each pair, added up in float64: of many terms, whose rounding would be too much in float32."""
+    return (a * b).sum(1, dtype=torch.float64)
 
 
-def _radius(e: Float[Tensor, "B N N"]) -> Float[Tensor, " B"]:
-    """max (|E|v)ᵢ/vᵢ with v = |E|1: at least the spectral radius of |E| (Collatz, Wielandt), so at least ‖E‖.
+def _radius(size: Float[Tensor, "B N N"]) -> Float[Tensor, " B"]:
+    """From |E|: max (|E|v)ᵢ/vᵢ with v = |E|1, at least the spectral radius of |E| (Collatz, Wielandt), thus ‖E‖.
 
     Off by rounding, relatively, at most 4N units. A row of zeros counts for nothing.
     """
-    size = e.abs()
     v = size.sum(2)
     return ((size @ v[:, :, None])[:, :, 0] / v.clamp_min(1e-30)).amax(1).to(torch.float64)
 
