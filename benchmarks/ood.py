@@ -149,10 +149,8 @@ class Methods:
         self.shared = Shared(encoder, self.auto.bank)
         encoder.draw = self.shared.draw
         self.auto.fit(reference)
-        embeddings = []
-        for block in reference.pixels.split(BLOCK):
-            embeddings.append(self.embed(encoder.transform(block))["embedding"])
-        rows = torch.cat(embeddings)
+        blocks = reference.pixels.split(BLOCK)
+        rows = torch.cat([self.embed(encoder.transform(block))["embedding"] for block in blocks])
         self.paper.fit(reference)
         self.nearest = Neighbours(rows.mean(1))
         self.mahalanobis = MahalanobisDetector(reference="class").fit(rows.mean(1), reference.labels)
@@ -246,7 +244,8 @@ def render(record: dict[str, Any]) -> str:
         accuracy = np.array([run["accuracy"] for run in runs])
         lines += [
             f"**{data.upper()}**, {len(runs)} encoders, test accuracy {100 * accuracy.mean():.1f} ± "
-            f"{100 * accuracy.std(ddof=min(1, len(runs) - 1)):.1f} %; mean ± standard deviation over the encoders, in %.",
+            f"{100 * accuracy.std(ddof=min(1, len(runs) - 1)):.1f} %; mean ± standard deviation over the encoders, in "
+            "%.",
             "",
         ]
         for metric, title in (("auroc", "AUROC"), ("aupr", "AUPR, OOD positive"), ("fpr95", "FPR at 95 % TPR")):

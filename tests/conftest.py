@@ -1,5 +1,7 @@
 """Every annotated shape is checked while the tests run; each run has the same examples."""
 
+# ruff: noqa: E402
+
 import os
 
 os.environ["ARHT_CHECK_SHAPES"] = "1"  # before arht is imported: see arht._shapes
