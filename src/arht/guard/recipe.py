@@ -91,8 +91,9 @@ def auto(encoder: Posterior, example: Tensor, labelled: bool) -> list[Watch]:
     pools = [n for n, m, _ in maps if "Pool" in type(m).__name__]
     shallow = [Tap(n, "moments" if channels <= MOST_CHANNELS else "spread") for n, channels in convolutions[:2]]
     shallow += [Tap(n, "spread") for n in pools[:2]]
-    own = next((math.prod(s) for n, _, s in seen if n == embedding), 0)  # of the embedding, which may be the map itself
-    deep = [_flat(n, s) for n, _, s in maps[-1:] if math.prod(s) != own]
+    deep = [_flat(n, s) for n, _, s in maps[-1:]]
+    if not classifier and maps and math.prod(maps[-1][2]) == math.prod(_shape(seen, embedding) or output):
+        deep = []  # the embedding is this map, flattened
     if not maps:
         tokens = [n for n, m, s in seen if len(s) == 3 and isinstance(m, nn.LayerNorm)]
         vectors = [n for n, m, s in seen if len(s) == 2 and isinstance(m, nn.Linear) and s != output]
@@ -115,6 +116,10 @@ def _flat(name: str, shape: tuple[int, ...]) -> Tap:
     if channels * height * width <= MOST_VALUES:
         return Tap(name, "flatten")
     return Tap(name, "grid", 4) if channels * 16 <= MOST_VALUES and min(height, width) >= 4 else Tap(name, "mean")
+
+
+def _shape(seen: list[Seen], path: str) -> tuple[int, ...]:
+    return next((shape for name, _, shape in seen if name == path), ())
 
 
 def _ends(encoder: Posterior, seen: list[Seen], output: tuple[int, ...]) -> tuple[str, bool]:
