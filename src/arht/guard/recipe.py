@@ -162,6 +162,12 @@ def _outputs(encoder: Posterior, example: Tensor) -> list[Seen]:
         encoder.net.eval()
         with torch.inference_mode():
             encoder.net(example.to(encoder._device))
+    except (RuntimeError, TypeError, IndexError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"Guard: {type(encoder.net).__name__} must be able to run inputs [B, ...] of shape {tuple(example.shape)}; "
+            f"it says: {reason[:200]}. Check their channels, size and dtype."
+        ) from None
     finally:
         for handle in handles:
             handle.remove()
