@@ -287,8 +287,11 @@ def _narrow() -> torch.dtype:
 
     `torch.set_float32_matmul_precision` and its newer kin can turn them into products of 8 or 11 bits.
     """
-    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
-    whole = all(backend.fp32_precision in ("none", "ieee") for backend in backends)
+    try:
+        backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+        whole = all(backend.fp32_precision in ("none", "ieee") for backend in backends)
+    except AttributeError:  # a torch that has the one setting alone
+        whole = torch.get_float32_matmul_precision() == "highest"
     return torch.float32 if whole else torch.float64
 
 

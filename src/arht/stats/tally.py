@@ -60,7 +60,8 @@ class Tally:
     def _merge(self, values: Array, counts: Any) -> None:
         values = np.concatenate([self._values, values])
         self._values, place = np.unique(values, return_inverse=True)
-        self._counts = np.bincount(place, weights=np.concatenate([self._counts, counts]), minlength=self._values.size)
+        weights = np.concatenate([self._counts, counts])
+        self._counts = np.bincount(place, weights=weights, minlength=self._values.size).astype(np.float64, copy=False)
 
     def decide(self, *, fdr: float = 0.05, method: str = "bh", smallest_pvalue: float = 0.0) -> StepUp:
         """The decision over everything counted; arguments, ties and warnings as of `decide`."""
