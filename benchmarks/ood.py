@@ -8,7 +8,8 @@ Of every encoder: the reference is a part of its training images, the calibratio
 --heldout` kept from it, the in-distribution queries the official test images. Nothing is chosen on any of the
 out-of-distribution sets: every method is what its defaults say. An encoder that is in the record is not run again.
 
-The first sets are the paper's. Those below the line were not looked at while the recipe of mode="auto" was made.
+The first sets are the paper's. Omniglot, bright on dark, was visible beside them while the recipe of mode="auto" was
+chosen; rotations, blur, noise and photographs were not looked at until it stood.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ PAPER = {
     "mnist": ("fashion-mnist", "omniglot", "svhn"),
     "cifar10": ("fashion-mnist", "omniglot", "svhn", "tiny-imagenet"),
 }
+FURTHER = ("omniglot, bright on dark",)
 UNSEEN = (
-    "omniglot, bright on dark",
     "test images, turned by 90 degrees",
     "test images, blurred",
     "test images, noisy",
@@ -55,6 +56,7 @@ BLOCK = 256
 DRAWS = 20
 NEIGHBOURS = 50
 LEVEL = 0.05
+SEEDS = 5
 
 
 def queries(name: str, test: Images) -> Tensor:
@@ -200,7 +202,7 @@ def run(path: Path) -> dict[str, Any]:
             law = Conformal(calibrated[method].double())
             alarms[method] = float((law.pvalue(within[method].double()) <= LEVEL).double().mean())
     cells: dict[str, Any] = {}
-    for other in PAPER[name] + UNSEEN:
+    for other in PAPER[name] + FURTHER + UNSEEN:
         outside = score(queries(other, test))
         layers = [key for key in outside if key.startswith("layer ")]
         cells[other] = {}
@@ -250,9 +252,9 @@ def render(record: dict[str, Any]) -> str:
         ]
         for metric, title in (("auroc", "AUROC"), ("aupr", "AUPR, OOD positive"), ("fpr95", "FPR at 95 % TPR")):
             lines += [f"| {title} | " + " | ".join(METHODS) + " |", "|---|" + "---|" * len(METHODS)]
-            for other in PAPER[data] + UNSEEN:
+            for other in PAPER[data] + FURTHER + UNSEEN:
                 row = [_mean([run["cells"][other][method][metric] for run in runs]) for method in METHODS]
-                mark = "" if other in PAPER[data] else " *"
+                mark = " \\*" if other in UNSEEN else " †" if other in FURTHER else ""
                 lines.append(f"| {other}{mark} | " + " | ".join(row) + " |")
             lines.append("")
         alarms = [_mean([run["false alarms at 5 %"][method] for run in runs]) for method in METHODS]
@@ -266,7 +268,7 @@ def render(record: dict[str, Any]) -> str:
         for layer in layers:
             row = [_mean([run["cells"][other][layer]["auroc"] for run in runs]) for other in PAPER[data]]
             lines.append(f"| {layer.removeprefix('layer ')} | " + " | ".join(row) + " |")
-        lines += ["", "\\* not looked at while the recipe was made.", ""]
+        lines += ["", "\\* not looked at while the recipe was made. † no set of the paper's, but visible then.", ""]
     return "\n".join(lines)
 
 
@@ -276,6 +278,9 @@ def check(record: dict[str, Any]) -> tuple[list[str], bool]:
     beaten = dict.fromkeys(METHODS[1:], 0)
     for data, wanted in WANTED.items():
         runs = [run for run in record["encoders"].values() if run["data"] == data]
+        if len(runs) < SEEDS:
+            lines.append(f"{data}: {len(runs)} encoders of {SEEDS}; train the others and run this again")
+            good = False
         for other, least in wanted.items() if runs else ():
             means = {m: 100 * float(np.mean([run["cells"][other][m]["auroc"] for run in runs])) for m in METHODS}
             for method in beaten:
