@@ -121,7 +121,7 @@ class ChiSquare(AsymptoticLaw):
     """RHT is a χ² of d degrees of freedom times a = Θ₂/Θ₁, matched in mean and variance: d = P Θ₁² / Θ₂.
 
     Asymptotic. `degrees="matched"` takes d as it is; ``"ceiling"`` rounds it up, as the CRAN package ARHT does,
-    which is slightly conservative. Several priors are joined by a Gaussian copula with the estimated correlation
+    and makes p-values a little larger. Several priors are joined by a Gaussian copula with the estimated correlation
     (`joint="copula"`); ``"shared"`` is the CRAN package's way, kept for comparison and for exactly three priors:
     the three χ² share ⌊ρ√(dᵢdⱼ)⌋ of their unit components, which fits only where the degrees of freedom are large
     and alike, and otherwise widens the smallest of them.
