@@ -62,6 +62,15 @@ def test_the_seed_decides_and_a_finished_run_resumes_to_the_same_file(tmp_path, 
     as_json(capsys, "train", "digits", "--out", files[0], *QUICK, "--limit", 200, "--resume")
     again = posterior.load(files[0]).state_dict()
     assert all(torch.equal(tensors[0][name], again[name]) for name in again)
+    for words, said in (
+        (("--activation", "softplus"), "its net.activation is relu, not softplus"),
+        (("--augment", "digits"), "its augment is None, not Augment"),
+        (("--rho", -4), "its posterior.rho_mean is -3.0, not -4.0"),
+        (("--embedding-dim", 50), "its parameters is "),
+    ):
+        code, _, err = run(capsys, "train", "digits", "--out", files[0], *QUICK, "--limit", 200, "--resume", *words)
+        assert code == 2
+        assert said in err
 
 
 def test_what_a_person_sees(tmp_path, capsys):

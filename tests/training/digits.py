@@ -28,7 +28,8 @@ def encoder(seed=0, **options):
 def train(model, data=TRAIN, *, seed=0, settings=None, **options):
     """`fit` on the digits, silently."""
     settings = settings or Settings(epochs=2, learning_rate=3e-3, batch_size=50)
-    return fit(model, data, settings=settings, transform=TRANSFORM, generator=seeded(seed), progress=False, **options)
+    options = {"transform": TRANSFORM, "generator": seeded(seed), **options}
+    return fit(model, data, settings=settings, progress=False, **options)
 
 
 def weights(model):

@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
+from arht import nets
+from arht.data import Augment, Transform
 from arht.errors import InputError
+from arht.io import artefact
+from arht.posterior import Deterministic, MeanField
 from arht.training import History, Settings
 from tests.training import resumed
-from tests.training.digits import TRAIN, encoder, train, weights
+from tests.training.digits import TRAIN, encoder, net, seeded, train, weights
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,6 +76,80 @@ def test_another_run_is_refused(tmp_path):
         train(encoder(hidden=33), settings=SETTINGS, folder=tmp_path)
 
 
+def softplus():
+    found = net()
+    found[2] = nn.Softplus()
+    return MeanField(found, generator=seeded())
+
+
+def identity(inputs, *, generator):
+    return inputs
+
+
+OTHERS = {
+    r"net is Sequential-\w+, not Sequential-\w+": lambda: (softplus(), {}),
+    r"posterior is MeanField, not Deterministic": lambda: (Deterministic(net()), {}),
+    r"posterior\.prior_scale is 1\.0, not 2\.0": lambda: (MeanField(net(), prior_scale=2.0), {}),
+    r"posterior\.rho_mean is -3\.0, not -5\.0": lambda: (MeanField(net(), rho_mean=-5.0), {}),
+    r"augment is None, not Augment\(shift=2, flip=0\.0.*\)": lambda: (encoder(), {"augment": Augment.digits()}),
+    r"augment is None, not <function identity>": lambda: (encoder(), {"augment": identity}),
+    r"transform\.mean is \[0\.\d+\], not \[0\.0\]": lambda: (encoder(), {"transform": Transform(8, 1)}),
+    r"transform is Transform, not None": lambda: (encoder(), {"transform": None}),
+    r"seed is 0, not 1": lambda: (encoder(), {"seed": 1}),
+}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("done")
+    train(encoder(), settings=Settings(epochs=1), folder=folder)
+    return folder
+
+
+@pytest.mark.parametrize("words", OTHERS)
+def test_another_net_posterior_augmentation_transform_or_seed_is_refused(words, done):
+    path, settings = done / "checkpoint.safetensors", Settings(epochs=1)
+    kind, header, tensors = artefact.read(path)
+    model, options = OTHERS[words]()
+    header["run"]["parameters"] = sum(value.numel() for value in model.state_dict().values())  # what else differs?
+    artefact.write(path, kind, header, tensors)
+    with pytest.raises(InputError, match=rf"must be of the same run; its {words}\. Use the old setting"):
+        train(model, settings=settings, folder=done, **options)
+
+
+def test_another_activation_of_a_net_by_name_is_refused(tmp_path):
+    transform, settings = Transform(16, 1), Settings(epochs=1)
+
+    def run(activation):
+        made = nets.LeNet(in_channels=1, num_classes=10, image_size=16, activation=activation)
+        model = MeanField(made, generator=seeded())
+        train(model, TRAIN[:200], settings=settings, folder=tmp_path, transform=transform)
+
+    run("relu")
+    run("relu")
+    with pytest.raises(InputError, match=r"its net\.activation is relu, not softplus\. Use the old"):
+        run("softplus")
+
+
+def test_a_checkpoint_that_does_not_say_what_it_is_of_is_refused(tmp_path):
+    """One written before these were recorded."""
+    train(encoder(), settings=SETTINGS, folder=tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    kind, header, tensors = artefact.read(path)
+    old = {*vars(SETTINGS), "objective", "processes", "data", "validation", "parameters"}
+    header["run"] = {name: value for name, value in header["run"].items() if name in old}
+    artefact.write(path, kind, header, tensors)
+    with pytest.raises(InputError, match=r"its net is None, not Sequential-\w+\. Use the old setting, another folder"):
+        train(encoder(), settings=SETTINGS, folder=tmp_path)
+
+
+def test_a_generator_that_has_moved_on_is_the_same_seed(tmp_path):
+    first, again, generator = encoder(), encoder(), seeded()
+    for model in (first, again):
+        train(model, settings=Settings(epochs=1), folder=tmp_path, generator=generator)
+    assert torch.equal(weights(first), weights(again))
+
+
 def test_a_damaged_checkpoint_is_named(tmp_path):
     train(encoder(), settings=SETTINGS, folder=tmp_path)
     path = tmp_path / "checkpoint.safetensors"
@@ -101,7 +180,7 @@ def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
     )
     assert [epoch.epoch for epoch in History.read(tmp_path / "history.jsonl").epochs] == [1]
     gone_on, whole = encoder(), encoder()
-    fit_floats(gone_on, (inputs, labels), **common)
+    fit_floats(gone_on, (inputs, labels), augment=spoil, **common)
     fit_floats(whole, (inputs, labels), settings=SETTINGS)
     assert torch.equal(weights(gone_on), weights(whole))
     assert weights(gone_on).isfinite().all()

@@ -63,7 +63,7 @@ class MeanField(Posterior):
             )
         self.net = net
         self.layers: str | list[str] = layers if isinstance(layers, str) else list(layers)
-        self.prior_mean, self.prior_scale = float(prior_mean), float(prior_scale)
+        self.prior_mean, self.prior_scale, self.rho_mean = float(prior_mean), float(prior_scale), float(rho_mean)
         self._random = random_parameters("MeanField", net, layers)
         means = dict(net.named_parameters())
         self.rho = nn.ParameterDict()

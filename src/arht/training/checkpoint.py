@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from arht.errors import InputError
 
-__all__ = ["KIND", "group", "optimiser_state", "optimiser_tensors", "read", "ungroup", "write"]
+__all__ = ["KIND", "group", "optimiser_state", "optimiser_tensors", "origin", "read", "ungroup", "write"]
 
 KIND = "checkpoint"
 
@@ -39,6 +42,38 @@ def read(path: Path, expected: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
                 "Use the old setting, another folder, or resume=False to start over."
             )
     return dict(header), dict(tensors)
+
+
+def origin(encoder: nn.Module, objective: nn.Module, transform: Any, augment: Any) -> dict[str, Any]:
+    """What a run is made of, beside data and settings, as JSON has it: net, posterior, objective, what feeds them."""
+    plain = {k: v for k, v in vars(objective).items() if isinstance(v, int | float | str) and k != "training"}
+    made = (
+        _entries("net", getattr(encoder, "net", None))
+        | _entries("posterior", encoder)
+        | {"posterior.rho_mean": getattr(encoder, "rho_mean", None)}
+        | {f"objective.{key}": value for key, value in plain.items()}
+        | _entries("transform", transform)
+        | {"augment": None if augment is None else _words(augment)}
+    )
+    plain_made: dict[str, Any] = json.loads(json.dumps(made, default=_words))
+    return plain_made
+
+
+def _entries(name: str, thing: Any) -> dict[str, Any]:
+    """Class and config() of a thing; of one without config(), what its repr says, modules as a digest of theirs."""
+    if thing is None:
+        return {name: None}
+    if hasattr(thing, "config"):
+        return {name: type(thing).__name__} | {f"{name}.{key}": value for key, value in thing.config().items()}
+    words = _words(thing)
+    if isinstance(thing, nn.Module):  # many lines
+        words = f"{type(thing).__name__}-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
+    return {name: words}
+
+
+def _words(thing: Any) -> str:
+    """Its repr, without the place in memory, which is another in every process."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
 
 
 def group(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

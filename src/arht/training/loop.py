@@ -9,6 +9,7 @@ For a minibatch of B of the N training rows, with one fresh draw of the weights 
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -153,6 +154,8 @@ class _Run:
 
     def begin(self, generator: torch.Generator) -> None:
         """Check outputs and targets on a first few rows, and divide the randomness: order, views, noise."""
+        given = None if generator is torch.default_generator else generator.initial_seed()
+        self.seed = self.fabric.broadcast(given)  # of a generator of the caller's own: where it stands may differ
         seeds = torch.randint(2**62, (4,), generator=generator, device=generator.device)
         shared = int(self.fabric.broadcast(seeds)[3])  # one number for all processes
         self.streams = {
@@ -242,7 +245,7 @@ class _Run:
         if self.world > 1:
             means = self.fabric.all_reduce(means, reduce_op="mean")
         values = means.tolist()
-        if not all(map(_finite, values)):
+        if not all(map(math.isfinite, values)):
             raise InputError(self._not_finite(values, done))
         for group in self.optimiser.param_groups:
             group["lr"] = settings.rate(done, settings.epochs * self.steps)
@@ -346,6 +349,8 @@ class _Run:
             "data": self.source.digest(),
             "validation": None if self.held is None else self.held.digest(),
             "parameters": sum(value.numel() for value in self.bound.state_dict().values()),
+            **checkpoint.origin(self.bound.encoder, self.bound.objective, self.transform, self.augment),
+            "seed": self.seed,
         }
         return self.path.exists()
 
@@ -393,7 +398,3 @@ class _Run:
         self.best_loss = float("inf") if header["best_loss"] is None else header["best_loss"]
         self.sums, self.order = dict(header["sums"]), tensors.get("order", self.order)
         self.fabric.barrier()
-
-
-def _finite(value: float) -> bool:
-    return abs(value) < float("inf")
