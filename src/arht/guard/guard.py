@@ -101,8 +101,9 @@ class Guard:
 
         Parameters
         ----------
-        data : Images, array [N, ...], pair (inputs, labels), or batches of them
-            Stored pixels go through the encoder's own transform.
+        data : Images or array [N, ...]
+            Or a pair of inputs and labels, or batches of any of these. Stored pixels go through the encoder's own
+            transform.
         labels : array [N], optional
             Classes. Without them the encoder's own predictions stand in.
         calibration : as data
