@@ -1,10 +1,12 @@
 """A run of `arht score` that is killed goes on where it stopped, and ends with the same bits."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,3 +107,104 @@ def test_a_bad_row_far_below_is_one_line_and_leaves_nothing(folder, capsys):
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "column 5 holds 'oh'" in err
     assert not list(folder.glob("t.parquet*"))
+
+
+class Stopped(Exception):
+    """What cuts a run off."""
+
+
+def stop_after(patch, count):
+    """Cut the next run off after so many pieces."""
+    append = Pieces.append
+
+    def appended(self, batches):
+        append(self, batches)
+        if self.count == count:
+            raise Stopped
+
+    patch.setattr(Pieces, "append", appended)
+
+
+def text_files(suffix):
+    """100, 300 and 600 rows in a format that does not tell how many there are, with a column of names."""
+    rng = np.random.default_rng(3)
+    names = []
+    for number, count in enumerate((100, 300, 600)):
+        rows = rng.standard_normal((count, P))
+        lines = [",".join(["name", *"abcdef"])] if suffix == "csv" else []
+        for i, row in enumerate(rows.tolist()):
+            if suffix == "csv":
+                lines.append(",".join([f"{number}-{i}", *map(repr, row)]))
+            else:
+                lines.append(json.dumps({"name": f"{number}-{i}", "x": row}))
+        names.append(f"t{number}.{suffix}")
+        Path(names[-1]).write_text("\n".join(lines) + "\n")
+    return " ".join(names)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_resumed_after_every_piece_of_several_files_of_unknown_length(folder, capsys, monkeypatch, suffix):
+    line = f"score d.safetensors {text_files(suffix)} --id name --quiet --out"
+    assert run(capsys, f"{line} whole.parquet")[0] == 0
+    whole = read_scores("whole.parquet")
+    assert len(whole) == 1000
+    pieces = 1 + 1 + 3 + 1 + 8 + 1  # two of them hold the end of a file and the beginning of the next
+    for count in range(1, pieces + 1):
+        with monkeypatch.context() as patch:
+            stop_after(patch, count)
+            with pytest.raises(Stopped):
+                run(capsys, f"{line} s.parquet")
+        assert run(capsys, f"{line} s.parquet")[0] == 0
+        same(whole, read_scores("s.parquet"))
+
+
+def test_pieces_that_hold_rows_of_two_files(folder, capsys, monkeypatch):
+    """The end of a file and the beginning of the next lie in one piece; the run before was cut off twice."""
+    monkeypatch.setattr(_scoring, "PIECE_ROWS", 150)
+    line = f"score d.safetensors {text_files('csv')} many.npy --quiet --out"
+    for name in ("t0.csv", "t1.csv", "t2.csv"):
+        rows = [row.partition(",")[2] for row in Path(name).read_text().splitlines()]
+        Path(name).write_text("\n".join(rows) + "\n")
+    assert run(capsys, f"{line} whole.parquet")[0] == 0
+    for first, second in ((1, 2), (1, 4), (3, 5)):
+        for count in (first, second):
+            with monkeypatch.context() as patch:
+                stop_after(patch, count)
+                with pytest.raises(Stopped):
+                    run(capsys, f"{line} s.parquet")
+        assert run(capsys, f"{line} s.parquet")[0] == 0
+        same(read_scores("whole.parquet"), read_scores("s.parquet"))
+
+
+def test_a_changed_archive_is_another_run(folder, capsys, monkeypatch):
+    """``file.npz:key`` is a file too."""
+    rng = np.random.default_rng(5)
+    np.savez("q.npz", a=rng.standard_normal((200, P)), b=np.zeros(3))
+    line = "score d.safetensors q.npz:a --quiet --out s.parquet"
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(Stopped):
+            run(capsys, line)
+    np.savez("q.npz", a=rng.standard_normal((200, P)) + 1, b=np.zeros(3))
+    code, out, err = run(capsys, line)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "it is of another. Add --restart" in err
+
+
+@pytest.mark.parametrize("stop", [Stopped, KeyboardInterrupt])
+def test_an_interrupted_run_to_standard_output_leaves_nothing(folder, capsys, monkeypatch, stop):
+    before = set(folder.iterdir())
+    append = Pieces.append
+
+    def appended(self, batches):
+        append(self, batches)
+        raise stop
+
+    monkeypatch.setattr(Pieces, "append", appended)
+    line = "score d.safetensors many.npy --quiet --out -"
+    if stop is KeyboardInterrupt:
+        assert run(capsys, line)[0] == 130
+    else:
+        with pytest.raises(stop):
+            run(capsys, line)
+    assert set(folder.iterdir()) == before

@@ -23,6 +23,7 @@ __all__ = [
     "audited",
     "load_fitted",
     "sources_of",
+    "split_of",
     "summary",
     "threads",
     "versions",
@@ -31,6 +32,9 @@ __all__ = [
 ]
 
 QUANTILES = 201
+
+SPLITS = ("train", "test", "val", "validation")
+"""Sub-folders of pictures that are splits, not classes."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,25 @@ def with_record(path: Path, record: dict[str, Any]) -> str:
     return artefact.write(path, kind, {**header, "record": record}, tensors)
 
 
+def split_of(data: str, split: str) -> str:
+    """The split to ask for: a folder or an npz file without splits is taken as it is, where one of a test is meant."""
+    path = Path(data)
+    if split != "test":
+        return split
+    if path.is_dir():
+        return split if any((path / name).is_dir() for name in SPLITS) else "train"
+    if path.suffix == ".npz" and path.is_file():
+        import zipfile
+
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+        except (OSError, zipfile.BadZipFile):
+            return split  # whoever reads it says so
+        return "train" if "x.npy" in names and not any(name.startswith("x_") for name in names) else split
+    return split
+
+
 class Images:
     """Images of a data set, in chunks as tables are: what a guard is given."""
 
@@ -107,8 +130,15 @@ class Images:
 
         transform = encoder.transform
         shape = {} if transform is None else {"size": transform.size, "channels": transform.channels}
-        self.path, self.images = name, load(name, split, data_dir=data_dir, **shape)
+        self.path, self.images = name, load(name, split_of(name, split), data_dir=data_dir, **shape)
         self.count = len(self.images)
+
+    def digest(self) -> str:
+        """Of the pictures, whatever file they came from."""
+        import hashlib
+
+        pixels = self.images.pixels.contiguous().numpy()
+        return hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
 
     def rows(self) -> int:
         """Images at a time."""

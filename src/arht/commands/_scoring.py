@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arht.errors import ArhtWarning, InputError
+from arht.io._checks import split_key
 
 if TYPE_CHECKING:
     from arht.commands._fitted import Fitted
@@ -32,7 +33,7 @@ PIECE_ROWS = 1 << 18
 
 
 def score(options: Score) -> dict[str, Any]:
-    from arht.commands._fitted import load_fitted, writable
+    from arht.commands._fitted import load_fitted, sources_of, writable
     from arht.io.pieces import Pieces
     from arht.io.scores import format_of, write_scores
     from arht.stats.multiplicity import check_fdr
@@ -49,72 +50,76 @@ def score(options: Score) -> dict[str, Any]:
     format_of(out)
     started = time.perf_counter()
     fitted = load_fitted(WHO, options.detector)
-    made_of = _made_of(options, fitted)
+    kinds = {name: kind for name, kind in ((options.id, "text"), (options.label, "integer")) if name is not None}
+    encoder = getattr(fitted.object, "encoder", None)
+    sources = sources_of(WHO, options.query, kinds, encoder=encoder, split=options.split, data_dir=options.data_dir)
+    made_of = _made_of(options, fitted, sources)
     once = "-" in options.query or options.out == "-"  # a pipe cannot be read again
     pieces = Pieces(out.with_name(out.name + ".part"), made_of, anew=options.restart or once)
     tally = Tally()
     try:
-        about = _run(options, fitted, pieces, tally)
+        about = _run(options, fitted, sources, pieces, tally)
         record = _record(options, fitted, about, tally, started)
         schema, batches = _decided(pieces, record.pop("rule"))
         write_scores(out, schema, _until(batches, record, started), record)
+        pieces.remove()
     except InputError:
-        if once or not pieces.count:
+        if not pieces.count:
             pieces.remove()
         raise
-    pieces.remove()
+    finally:
+        if once:  # nothing can go on from there
+            pieces.remove()
     if options.out == "-":
         _copy_out(out)
     return {**record, "out": options.out}
 
 
-def _made_of(options: Score, fitted: Fitted) -> dict[str, Any]:
-    """What the scores depend on."""
+def _made_of(options: Score, fitted: Fitted, sources: list[Any]) -> dict[str, Any]:
+    """What the scores depend on: the detector, and of each query its file as it is now, or its pictures."""
     queries = []
-    for path in options.query:
-        file = Path(path)
-        known = file.is_file()
-        stat = file.stat() if known else None
-        queries.append([str(file.absolute()), stat.st_size if stat else None, stat.st_mtime_ns if stat else None])
-    names = {"id": options.id, "label": options.label, "split": options.split}
+    for path, source in zip(options.query, sources, strict=True):
+        if hasattr(source, "digest"):
+            queries.append([path, source.digest()])
+            continue
+        file = split_key(path)[0]
+        stat = file.stat() if file.is_file() else None
+        size, time_ns = (stat.st_size, stat.st_mtime_ns) if stat is not None else (None, None)
+        queries.append([str(Path(path).absolute()), size, time_ns])
+    names = {"id": options.id, "label": options.label, "split": options.split, "data_dir": options.data_dir}
     return {"detector": fitted.digest, "queries": queries, **names}
 
 
-def _run(options: Score, fitted: Fitted, pieces: Pieces, tally: Any) -> dict[str, Any]:
+def _run(options: Score, fitted: Fitted, sources: list[Any], pieces: Pieces, tally: Any) -> dict[str, Any]:
     """Score whatever the pieces lack; return what the record needs to know."""
-    from arht.commands._fitted import sources_of
     from arht.data.progress import Bar
     from arht.io.ahead import ahead
 
-    kinds = {name: kind for name, kind in ((options.id, "text"), (options.label, "integer")) if name is not None}
-    encoder = getattr(fitted.object, "encoder", None)
-    sources = sources_of(WHO, options.query, kinds, encoder=encoder, split=options.split, data_dir=options.data_dir)
     counts = [source.count for source in sources]
     _leave_a_core_to_the_reader(sources)
     about: dict[str, Any] = {"queries": [], "outcomes": {}, "law": None}
-    done = 0
+    done = [0] * len(sources)
+    last = 0  # the files before this one are done
     for batch in pieces.batches():
         _count(about, tally, batch)
-        done += len(batch)
-    if done and not options.quiet:
-        print(f"{WHO}: goes on at row {done:,}", file=sys.stderr)
+        last = batch.column("file").indices[0].as_py() if len(sources) > 1 else 0
+        done[last] += len(batch)
+    if any(done) and not options.quiet:
+        print(f"{WHO}: goes on at row {sum(done):,}", file=sys.stderr)
     waiting: list[Any] = []
     since = time.monotonic()
     total = None if None in counts else sum(count for count in counts if count is not None)
     first = 0  # row of the first query of a file
     with Bar("scoring", total, shown=not options.quiet) as bar:
-        bar.update(done)
+        bar.update(sum(done))
         for number, source in enumerate(sources):
-            skip = max(0, done - first)
-            rows = 0
-            if source.count is not None and skip >= source.count:
-                rows = source.count
-            else:
-                for chunk in ahead(source.chunks(start=skip)):
+            rows = done[number]
+            if number >= last and rows != source.count:
+                for chunk in ahead(source.chunks(start=rows)):
                     result = fitted.object.test(chunk.x)
                     about["law"] = {name: getattr(result, name) for name in ("method", "null", "guarantee")}
                     about["law"]["smallest_pvalue"] = result.smallest_pvalue
-                    batch = _batch(result, chunk.apart, options, first + skip + rows, number, len(sources) > 1)
+                    batch = _batch(result, chunk.apart, options, first + rows, number, len(sources) > 1)
                     _count(about, tally, batch)
                     rows += len(batch)
                     waiting.append(batch)
@@ -122,7 +127,6 @@ def _run(options: Score, fitted: Fitted, pieces: Pieces, tally: Any) -> dict[str
                         pieces.append(waiting)
                         waiting, since = [], time.monotonic()
                     bar.update(len(batch))
-                rows += skip
             about["queries"].append({"path": options.query[number], "rows": rows})
             first += rows
     if waiting:
@@ -227,6 +231,13 @@ def _record(options: Score, fitted: Fitted, about: dict[str, Any], tally: Any, s
     if law["guarantee"] == "none":
         warnings.warn(
             f"{WHO}: {options.detector} gives no p-values, so that nothing is rejected. Fit it with --calibration.",
+            ArhtWarning,
+            stacklevel=2,
+        )
+    if law["guarantee"] == "asymptotic":
+        warnings.warn(
+            f"{WHO}: {options.detector} has no calibration: its p-values are asymptotic, and the false-discovery rate "
+            "holds only as far as they do. Fit it with --calibration for p-values that hold at every sample size.",
             ArhtWarning,
             stacklevel=2,
         )

@@ -140,6 +140,7 @@ def _inputs(options: Embed, encoder: Posterior) -> tuple[int, Callable[[int, int
 
 def _images(options: Embed, encoder: Posterior) -> Images:
     """The images, or those of the training part that the encoder's file says."""
+    from arht.commands._fitted import split_of
     from arht.data import load
     from arht.data.images import spaced
 
@@ -147,7 +148,7 @@ def _images(options: Embed, encoder: Posterior) -> Images:
     shape = {} if transform is None else {"size": transform.size, "channels": transform.channels}
     common = {"data_dir": options.data_dir, "unreadable": options.unreadable, "progress": not options.quiet, **shape}
     if options.split not in SPLITS:
-        return load(options.data, options.split, limit=options.limit, **common)
+        return load(options.data, split_of(options.data, options.split), limit=options.limit, **common)
     record = encoder.record if isinstance(encoder.record, dict) else {}
     trained_on = record.get("options", {}).get("data", "not trained by arht train")
     if trained_on != options.data:

@@ -12,7 +12,7 @@ import numpy as np
 
 from arht.errors import InputError
 
-__all__ = ["SUFFIXES", "check_array", "existing", "index_column", "ragged", "refuse", "text_column", "unreadable"]
+__all__ = ["SUFFIXES", "check_array", "existing", "index_column", "ragged", "refuse", "split_key", "text_column", "unreadable"]
 
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 """Suffixes that `read_table` reads, in lower or upper case."""
@@ -20,7 +20,7 @@ SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 
 def existing(path: str | os.PathLike[str], suffixes: Sequence[str] = SUFFIXES) -> tuple[Path, str | None]:
     """The file, which is there and not empty, and the key of ``file.npz:key``."""
-    file, key = _split(os.fspath(path))
+    file, key = split_key(os.fspath(path))
     if file.suffix.lower() not in suffixes:
         raise InputError(
             f"read_table: the suffix must be one of {', '.join(suffixes)}; got {file}. "
@@ -42,7 +42,7 @@ def existing(path: str | os.PathLike[str], suffixes: Sequence[str] = SUFFIXES) -
     return file, key
 
 
-def _split(path: str) -> tuple[Path, str | None]:
+def split_key(path: str) -> tuple[Path, str | None]:
     """``file.npz:key`` -> the file and the key."""
     found = re.fullmatch(r"(.*\.npz):(.+)", path, re.IGNORECASE | re.DOTALL)
     return (Path(found[1]), found[2]) if found else (Path(path), None)
