@@ -9,7 +9,7 @@ Of every encoder: the reference is a part of its training images, the calibratio
 out-of-distribution sets: every method is what its defaults say. An encoder that is in the record is not run again.
 
 The first sets are the paper's. Omniglot, bright on dark, was visible beside them while the recipe of mode="auto" was
-chosen; rotations, blur, noise and photographs were not looked at until it stood.
+chosen; rotations, blur, noise and photographs were not what anything was chosen by.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def render(record: dict[str, Any]) -> str:
         for layer in layers:
             row = [_mean([run["cells"][other][layer]["auroc"] for run in runs]) for other in PAPER[data]]
             lines.append(f"| {layer.removeprefix('layer ')} | " + " | ".join(row) + " |")
-        lines += ["", "\\* not looked at while the recipe was made. † no set of the paper's, but visible then.", ""]
+        lines += ["", "\\* nothing was chosen by it. † no set of the paper's, but visible then.", ""]
     return "\n".join(lines)
 
 
