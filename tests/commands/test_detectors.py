@@ -173,6 +173,16 @@ def test_audit_passes_and_fails(fitted, capsys):
     code, out, err = run(capsys, "audit d.safetensors heldout.npy --fdr 0.0001 --tests 5")
     assert (code, err) == (1, "")
     assert "the FDR cannot be claimed: not even all 5 queries" in out
+    code, out, err = run(capsys, "audit d.safetensors calibration.npy --fdr 0.2")
+    assert (code, out) == (2, "")
+    assert "These inputs calibrated it; give others." in err
+
+
+def test_audit_of_pvalues_that_were_not_calibrated(fitted, capsys):
+    run(capsys, "fit reference.npy --out raw.safetensors")
+    code, out, err = run(capsys, "audit raw.safetensors heldout.npy --tests 1000")
+    assert (code, err) == (1, "")
+    assert "400 held-out inputs see nothing below p = 1/401; calibrate" in out
 
 
 def test_score_with_an_audit(fitted, capsys):

@@ -58,6 +58,7 @@ CALLS = {
     "two-sided without calibration": lambda d: d(tail="two-sided").fit(X).test(Q),
     "a decision without p-values": lambda d: d(reference="class").fit(X, LABELS).decide(Q),
     "an audit without p-values": lambda d: d(reference="class").fit(X, LABELS).audit(Q),
+    "an audit on the calibration set": lambda d: d().fit(X).calibrate(Q[:8]).audit(Q[:8]),
     "merge of unlike detectors": lambda d: d().fit(X).merge(d(tail="two-sided").fit(X)),
     "unknown tail": lambda d: d(tail="lower"),
     "unknown reference": lambda d: d(reference="nearest"),

@@ -1,13 +1,14 @@
 """Bands by simulation, the audit's two error rates, the planner's numbers by what they promise."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import betabinom, binom
 
 import arht
-from arht.detectors import ARHTDetector, MahalanobisDetector
+from arht.detectors import ARHTDetector, HotellingDetector, MahalanobisDetector
 from arht.errors import InputError
 from arht.evaluation import audit, level_band, plan, pvalue_plot
 from arht.stats.nulls import Conformal
@@ -100,6 +101,80 @@ def test_audit_of_asymptotic_pvalues():
     detector = ARHTDetector().fit(rng.normal(size=(3000, 20)))
     assert detector.audit(rng.normal(size=(500, 20))).guarantee == "asymptotic"
     assert not detector.audit(rng.standard_t(2, size=(2000, 20))).passed
+
+
+def test_asymptotic_pvalues_are_claimed_no_further_down_than_the_heldout_inputs_see():
+    """An audit that sees nothing wrong at 1, 5 and 10 % says nothing of p near fdr/tests, where BH works."""
+    rng = np.random.default_rng(7)
+    detector = ARHTDetector().fit(rng.normal(size=(3000, 20)))
+    result = detector.test(rng.normal(size=(999, 20)))
+    uniform = (rng.permutation(999) + 0.5) / 999
+    fine = audit(replace(result, pvalue=uniform), fdr=0.05, tests=50)  # 0.05 / 50 = 1 / 1000
+    assert fine.passed
+    assert [check.level for check in fine.levels] == [0.001, 0.01, 0.05, 0.1]
+    far = audit(replace(result, pvalue=uniform), fdr=0.05, tests=10_000)
+    assert not far.passed
+    assert [check.level for check in far.levels] == [0.01, 0.05, 0.1]
+    assert str(far).endswith(
+        "the FDR cannot be claimed: BH works near p = fdr/tests = 5e-06, and 999 held-out inputs see nothing below "
+        "p = 1/1000; calibrate"
+    )
+    tail = np.where(uniform < 0.01, uniform**3, uniform)  # as it should be at 1 % and above, far too small below
+    heavy = audit(replace(result, pvalue=tail), fdr=0.05, tests=50)
+    assert heavy.reasons == ("too many p-values <= 0.001",)
+    exact = HotellingDetector().fit(rng.normal(size=(3000, 20))).audit(rng.normal(size=(999, 20)), tests=10_000)
+    assert (exact.guarantee, exact.passed) == ("exact", False)
+
+
+def test_heavy_tails_are_not_claimed_after_an_audit():
+    """A reference with heavy tails: BH at 5 % rejects null queries, and the audit no longer says that it may."""
+    rng = np.random.default_rng(0)
+    detector = ARHTDetector().fit(rng.standard_t(5, size=(5000, 20)))
+    queries = rng.standard_t(5, size=(10_000, 20))
+    assert detector.decide(queries, fdr=0.05).rejected.sum() > 10
+    assert not detector.audit(rng.standard_t(5, size=(500, 20)), fdr=0.05, tests=10_000).passed
+
+
+AGAIN = r"audit: needs inputs that calibration has not seen; got \d+, \d+ of them with .* These inputs calibrated it; "
+
+
+@pytest.mark.parametrize("tail", ["upper", "two-sided"])
+@pytest.mark.parametrize("kind", [ARHTDetector, MahalanobisDetector])
+def test_the_calibration_set_does_not_audit_itself(kind, tail):
+    rng = np.random.default_rng(8)
+    reference, heldout = normal(rng, 500), normal(rng, 400)
+    detector = kind(tail=tail).fit(reference).calibrate(heldout)
+    with pytest.raises(InputError, match=AGAIN):
+        detector.audit(heldout)
+    with pytest.raises(InputError, match=r"got 37, 37 of them"):
+        detector.audit(heldout[rng.permutation(400)[:37]] * (1 + 1e-13))
+    detector.audit(np.concatenate([heldout[:100], normal(rng, 100)]))
+    detector.audit(normal(rng, 400))
+
+
+def test_nor_does_that_of_several_layers():
+    """Every second input is in the combination's law."""
+    rng = np.random.default_rng(9)
+
+    def layers(n):
+        return {"a": normal(rng, n), "b": normal(rng, n)}
+
+    heldout = layers(401)
+    detector = MahalanobisDetector().fit(layers(500)).calibrate(heldout)
+    with pytest.raises(InputError, match=r"got 401, 200 of them"):
+        detector.audit(heldout)
+    same = rng.normal(size=(400, 5))
+    for inputs in (layers(400), {"a": same, "b": same}):
+        detector.audit(inputs)
+
+
+def test_scores_that_repeat_are_not_taken_for_the_calibration_set():
+    rng = np.random.default_rng(10)
+    law = Conformal(rng.integers(20, size=400).astype(float))
+    detector = MahalanobisDetector().fit(normal(rng, 300)).calibrate(normal(rng, 400))
+    scores = rng.integers(20, size=300).astype(float)
+    result = replace(detector.test(normal(rng, 300)), score=scores, statistic=scores, pvalue=law.pvalue(scores))
+    assert audit(result, calibration=law.scores, fdr=0.2, tests=50).tested == 300
 
 
 def test_plan_for_a_rate():

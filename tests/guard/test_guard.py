@@ -12,6 +12,7 @@ from scipy.stats import betabinom, kstest
 import arht
 import arht.guard.guard as module
 from arht.detectors import ARHTDetector, Energy, FromScorer, MahalanobisDetector, RHTDetector
+from arht.errors import InputError
 from arht.evaluation import auroc
 from arht.stats.results import Outcome
 from tests.commands.files import ENVIRONMENT
@@ -292,6 +293,11 @@ def test_photographs_are_explained_by_shallow_layers(auto, parts):
     halves = {one["layer"]: one["half"] for one in auto.watched}
     shallow = sum(share for name, share in shares.items() if halves[name] == "shallow")
     assert np.median(shallow) > 0.5
+
+
+def test_the_calibration_set_does_not_audit_itself(auto, parts):
+    with pytest.raises(InputError, match=r"^audit: needs inputs that calibration has not seen; .* give others\.$"):
+        auto.audit(parts.calibration)
 
 
 def test_audit_says_no_where_the_data_have_shifted(auto, parts):

@@ -207,7 +207,7 @@ def summary(scores: Any) -> dict[str, Any] | None:
 
 
 def audited(who: str, fitted: Fitted, paths: Sequence[str], fdr: float, tests: int | None, **where: Any) -> Any:
-    """The audit on held-out files; of their embeddings only the p-values are kept."""
+    """The audit on held-out files; of their embeddings only p-values and scores are kept."""
     from dataclasses import replace
 
     from arht.evaluation.audits import audit
@@ -218,11 +218,12 @@ def audited(who: str, fitted: Fitted, paths: Sequence[str], fdr: float, tests: i
     for source in sources_of(who, paths, encoder=encoder, **where):
         for chunk in ahead(source.chunks()):
             result = fitted.object.test(chunk.x)
-            parts.append(np.asarray(result.pvalue))
+            parts.append([np.asarray(values) for values in (result.pvalue, result.statistic, result.score)])
     if result is None:
         raise InputError(f"{who}: needs held-out inputs; got none.")
     law = fitted.object._law
-    whole = replace(result, pvalue=np.concatenate(parts))
+    pvalue, statistic, score = (np.concatenate(part) for part in zip(*parts, strict=True))
+    whole = replace(result, pvalue=pvalue, statistic=statistic, score=score)
     return audit(whole, calibration=None if law is None else law.scores, fdr=fdr, tests=tests)
 
 

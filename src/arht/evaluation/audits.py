@@ -17,6 +17,9 @@ __all__ = ["Audit", "LevelCheck", "audit", "level_band"]
 
 LEVELS = (0.01, 0.05, 0.10)
 
+SAME = 1e-9
+"""Two scores that differ by less, relatively, are of one input: batches of another size round differently."""
+
 
 @dataclass(frozen=True, slots=True)
 class LevelCheck:
@@ -92,11 +95,16 @@ def audit(
 ) -> Audit:
     """Audit the test result of held-out in-distribution inputs, which neither fit nor calibration has seen.
 
+    Conformal p-values end at 1 / (n + 1) and hold down to there. Those of a law without a floor, asymptotic ones above
+    all, are beyond what can be seen where BH works, near ``fdr / tests``: there the FDR can be claimed only if the
+    held-out inputs reach that level, ``fdr / tests >= 1 / (tested + 1)``, and it is then checked as the others are.
+
     Parameters
     ----------
     result : TestResult
     calibration : array-like [n], optional
-        The calibration scores, on the scale of ``result.statistic``.
+        The calibration scores, on the scale of ``result.statistic`` or ``result.score``. Held-out inputs that have
+        these very scores calibrated the detector, and are refused.
     fdr, tests
         The claim to judge: BH at `fdr` among `tests` queries (default: as many as were held out).
     false_alarm : float
@@ -116,7 +124,20 @@ def audit(
     family = m if tests is None else tests
     if not isinstance(family, int | np.integer) or family < 1:
         raise InputError(f"audit: tests must be a whole number >= 1; got {tests!r}.")
-    n = None if calibration is None else int(np.size(_array(calibration)))
+    n = None
+    if calibration is not None:
+        n = int(np.size(_array(calibration)))
+        _held_out(result, _array(calibration), known)
+    reasons = []
+    if result.guarantee != "conformal" and result.smallest_pvalue == 0:
+        near = fdr / family
+        if near * (m + 1) < 1 - TIE:
+            reasons.append(
+                f"BH works near p = fdr/tests = {near:.3g}, and {m} held-out inputs see nothing below p = 1/{m + 1}; "
+                "calibrate"
+            )
+        elif near not in levels:
+            levels = (near, *levels)
     each = false_alarm / (len(levels) + 1)
     uniformity, excess = _uniformity(p[known], n)
     checks = []
@@ -125,7 +146,7 @@ def audit(
         low, high = level_band(level, m, calibration=n, outside=2 * each)
         checks.append(LevelCheck(level, clopper_pearson(count, m), low / m, high / m, count <= high))
     needed = max(1, math.ceil(result.smallest_pvalue * family / fdr * (1 - TIE)))
-    reasons = [f"too many p-values <= {check.level:g}" for check in checks if not check.holds]
+    reasons += [f"too many p-values <= {check.level:g}" for check in checks if not check.holds]
     if excess < each:
         reasons.append("p-values are smaller than uniform ones")
     if needed > family:
@@ -167,6 +188,30 @@ def level_band(level: float, tests: int, *, calibration: int | None = None, outs
             return 0, tests
         law = betabinom(tests, k, calibration + 1 - k)
     return int(law.ppf(outside / 2)), int(law.ppf(1 - outside / 2))
+
+
+def _held_out(result: Any, calibration: npt.NDArray[np.float64], known: npt.NDArray[np.bool_]) -> None:
+    """Raise where nearly all of the inputs are those that made the law; of several layers, it is made by every second.
+
+    Only calibration scores that no other equals count: where scores repeat, equal ones say nothing.
+    """
+    scores = np.sort(np.asarray(calibration, dtype=np.float64).ravel())
+    twice = np.diff(scores) <= SAME * np.abs(scores[1:])
+    scores = scores[~(np.append(False, twice) | np.append(twice, False))]
+    if not scores.size:
+        return
+    found = 0
+    for values in (result.score, result.statistic):
+        own = np.asarray(_array(values), dtype=np.float64).ravel()[known]
+        after = np.searchsorted(scores, own)
+        gaps = [np.abs(own - scores[np.clip(at, 0, len(scores) - 1)]) for at in (after - 1, after)]
+        found = max(found, int((np.minimum(*gaps) <= SAME * np.abs(own)).sum()))
+    n, count = np.size(calibration), int(known.sum())
+    if found >= 0.9 * count * (n / (2 * n + 1) if getattr(result, "layers", None) else 1):
+        raise InputError(
+            f"audit: needs inputs that calibration has not seen; got {count}, {found} of them with the score of a "
+            "calibration input. These inputs calibrated it; give others."
+        )
 
 
 def _uniformity(p: npt.NDArray[np.float64], n: int | None) -> tuple[float, float]:
