@@ -23,6 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 AT_A_TIME = 2
+PATIENCE = 900  # seconds for one mutant, or for all named tests on the unchanged copy
 
 
 @dataclass(frozen=True)
@@ -315,13 +316,13 @@ MUTANTS = [
             "rounding of the mean difference not in the bound, K < P",
             "2 * (wide * root * norm * bb.sqrt() + shift) * xx.sqrt()",
             "2 * (wide * root * norm * bb.sqrt()) * xx.sqrt()",
-            "test_perturbation.py::test_an_offset_that_changes_nothing_stays_within_the_bound",
+            "test_perturbation.py::test_a_query_whose_mean_is_all_but_the_references",
         ),
         (
             "rounding of the mean difference not in the bound, K >= P",
             "tail_form = tail_form + 2 * shift * xx.sqrt()",
             "tail_form = tail_form + 0 * shift",
-            "test_perturbation.py::test_an_offset_that_changes_nothing_stays_within_the_bound",
+            "test_perturbation.py::test_a_query_whose_mean_is_all_but_the_references",
         ),
         (
             "the bound on the largest eigenvalue halved",
@@ -397,7 +398,7 @@ def outcome(tests: tuple[str, ...], mutant: Mutant | None = None) -> tuple[int, 
             env=os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE,
         )
     return done.returncode, done.stdout + done.stderr
 
@@ -406,7 +407,10 @@ def verdict(mutant: Mutant) -> str:
     """killed, or what is wrong: it survived, or it could not be tried."""
     if fault := fault_of(mutant):
         return f"STALE: {fault}"
-    code, text = outcome(mutant.tests, mutant)
+    try:
+        code, text = outcome(mutant.tests, mutant)
+    except subprocess.TimeoutExpired:
+        return f"NOT TRIED: its tests took more than {PATIENCE} s"
     if code == 1:
         return "killed"
     return "SURVIVED" if code == 0 else f"NOT TRIED: pytest's exit code is {code}: {text.strip().splitlines()[-1]}"

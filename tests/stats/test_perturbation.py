@@ -91,6 +91,25 @@ def test_an_offset_that_changes_nothing_stays_within_the_bound(p, k, kind, thoro
     assert worst[3] > 1e-10  # the offset did cost digits
 
 
+@pytest.mark.parametrize("thorough", [False, True])
+@pytest.mark.parametrize("k", [4, 40])
+def test_a_query_whose_mean_is_all_but_the_references(k, thorough):
+    """The difference of the means cancels nearly all digits, and the bound says so. Exact as above."""
+    frame, queries, _ = setting(300_000, 12, k, count=20)
+    reference = Reference.of(rows(300_000, 12))
+    mean = (reference.mean * 2**20).round() / 2**20
+    half = ((queries[:, ::2] - queries.mean(1, keepdim=True)) * 2**20).round() / 2**20
+    queries = mean + torch.cat([half, -half], 1) + 2.0**-20  # their mean: the reference's and 2⁻²⁰
+    cloud = Cloud.of(queries - mean, reference.basis, 0 * mean, frame.eigenvalues, frame.degrees)
+    exact = by_eigenvalues(cloud, frame.ridge)
+    for offset in (2.0, 2.0**6):
+        moved = Frame(reference.basis, mean + offset, frame.eigenvalues, frame.degrees, frame.ridge)
+        sums = moved.series(queries + offset, SPACE, thorough)
+        wrong = errors(sums, exact, 12, frame.degrees)
+        assert (wrong <= sums.bound + 1e-11).all(), (offset, wrong, sums.bound)
+    assert wrong.max() > 1e-10  # it did cost digits
+
+
 def test_less_than_float32_is_not_used_for_products():
     """With bfloat16 products allowed, what would be float32 is float64: the bounds would not hold otherwise."""
     for p, k in ((12, 4), (12, 40)):
