@@ -128,7 +128,7 @@ def test_what_a_person_sees_and_what_is_refused(encoder, tmp_path, capsys):
     for words, line in {
         ("--out", tmp_path / "x.csv"): "embed: the file must end in .parquet or .npz; got",
         ("--out", tmp_path / "no" / "x.npz"): "embed: needs a file in a folder that can be written to; got",
-        ("--out", tmp_path / "y.npz", "--draws", 0): "arht embed: --draws must be >= 1 and --seed >= 0; got 0 and 0.",
+        ("--out", tmp_path / "y.npz", "--draws", 0): "arht embed: --draws must be an integer >= 1; got 0.",
         ("--out", tmp_path / "y.npz", "--at", "conv9"): "draw: no layer 'conv9' in LeNet; near it: conv",
         ("--out", tmp_path / "y.npz", "--split", "val"): "load: digits has the splits train, test; got 'val'.",
     }.items():

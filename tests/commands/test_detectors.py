@@ -2,15 +2,18 @@
 
 import io
 import json
+import re
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 import arht
+from arht.errors import InputError
 from arht.io import artefact, read_scores
 from arht.loading import load
 from tests.commands.files import P, embeddings, process, run
@@ -163,6 +166,77 @@ def test_merge_is_one_fit_on_all(folder, capsys):
     np.testing.assert_array_equal(merged.pvalue, whole.pvalue)
 
 
+def test_a_detector_is_not_merged_with_itself(folder, capsys):
+    """Nor with a copy of its file: every input would count twice."""
+    assert run(capsys, "fit reference.npy --out a.safetensors")[0] == 0
+    (folder / "b.safetensors").write_bytes((folder / "a.safetensors").read_bytes())
+    for other in "ab":
+        code, out, err = run(capsys, f"merge a.safetensors {other}.safetensors --out m.safetensors")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"got {other}.safetensors, which is a.safetensors again" in err
+        assert not (folder / "m.safetensors").exists()
+    detector = load("a.safetensors")
+    with pytest.raises(InputError, match="needs another detector; got this one itself"):
+        detector.merge(detector)
+    assert detector.inputs == 900
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl", "-"])
+def test_the_column_of_classes_is_left_out_of_the_calibration(folder, capsys, monkeypatch, suffix):
+    """Where the calibration's file has it: it is no part of the embedding."""
+
+    def table(name, suffix, labels=True):
+        rows = np.load(f"{name}.npy")
+        columns = {f"x{i}": rows[:, i] for i in range(P)}
+        if labels:
+            columns["y"] = np.arange(len(rows)) % 3
+        if suffix == "parquet":
+            pq.write_table(pa.table(columns), f"{name}.parquet")
+        elif suffix == "jsonl":
+            lines = [json.dumps(row) for row in pa.table(columns).to_pylist()]
+            (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        else:
+            pyarrow.csv.write_csv(pa.table(columns), f"{name}.csv")
+
+    line = "fit reference.csv --labels y --against class --quiet --out"
+    table("reference", "csv")
+    assert run(capsys, f"{line} whole.safetensors --calibration calibration.npy")[0] == 0
+    whole = load("whole.safetensors").test(np.load("query.npy"))
+    for labels in (True, False):
+        table("calibration", "csv" if suffix == "-" else suffix, labels)
+        name = f"calibration.{suffix}"
+        if suffix == "-":
+            name = "-"
+            data = io.BytesIO((folder / "calibration.csv").read_bytes())
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(data))
+        code, _, err = run(capsys, f"{line} d.safetensors --calibration {name}")
+        assert (code, err) == (0, "")
+        found = load("d.safetensors").test(np.load("query.npy"))
+        np.testing.assert_array_equal(found.pvalue, whole.pvalue)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fit reference.npy --out e.safetensors --seed -1",
+        "fit reference.npy --out e.safetensors --threads 0",
+        "fit reference.npy --out e.safetensors --threads 100000",
+        "fit reference.npy --out e.safetensors --seed 99999999999999999999",
+        "score d.safetensors query.npy --out s.csv --threads -2",
+        "embed e.safetensors digits --out x.npz --threads 0",
+        "embed e.safetensors digits --out x.npz --seed -1",
+        "embed e.safetensors digits --out x.npz --limit 0",
+        "train digits --out e.safetensors --threads -1",
+        "train digits --out e.safetensors --seed -1",
+    ],
+)
+def test_integers_out_of_range_are_one_line(fitted, capsys, line):
+    code, out, err = run(capsys, line)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    flag, value = line.split()[-2:]
+    assert re.match(rf"arht \w+: {flag} must be an integer [<>]= \d+; got {value}\. See arht", err)
+
+
 def test_audit_passes_and_fails(fitted, capsys):
     code, record = as_json(capsys, "audit d.safetensors heldout.npy --fdr 0.2")
     assert (code, record["passed"], record["reasons"]) == (0, True, [])
@@ -183,6 +257,18 @@ def test_audit_of_pvalues_that_were_not_calibrated(fitted, capsys):
     code, out, err = run(capsys, "audit raw.safetensors heldout.npy --tests 1000")
     assert (code, err) == (1, "")
     assert "400 held-out inputs see nothing below p = 1/401; calibrate" in out
+
+
+def test_no_audit_on_the_calibration_itself(fitted, capsys):
+    """Its p-values are uniform whatever the detector is."""
+    for line in (
+        "audit d.safetensors calibration.npy",
+        "score d.safetensors query.npy --out s.csv --heldout calibration.npy",
+    ):
+        code, out, err = run(capsys, line)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "calibrat" in err
+        assert not (fitted / "s.csv").exists()
 
 
 def test_score_with_an_audit(fitted, capsys):
@@ -206,6 +292,10 @@ def test_without_calibration_the_law_is_asymptotic(folder, capsys):
     assert run(capsys, "fit reference.npy --out d.safetensors")[0] == 0
     _, record = as_json(capsys, "score d.safetensors query.npy --out s.parquet --method by")
     assert (record["guarantee"], record["calibration"], record["decision"]["method"]) == ("asymptotic", None, "by")
+    code, _, err = run(capsys, "score d.safetensors query.npy --out s.csv")
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("warning: arht score: d.safetensors has no calibration")
+    assert "Fit it with --calibration" in err
 
 
 def test_without_any_law_nothing_is_rejected(folder, capsys):

@@ -9,7 +9,7 @@ from typing import Any
 
 from arht.errors import InputError
 
-__all__ = ["GUARANTEES", "is_number", "one_line", "plain", "read_integer", "read_numbers", "to_json"]
+__all__ = ["GUARANTEES", "check_least", "is_number", "one_line", "plain", "read_integer", "read_numbers", "to_json"]
 
 GUARANTEES: Mapping[str, str] = {
     "exact": "exact: P(p <= level) is at most level at every sample size, under the test's assumption",
@@ -46,6 +46,19 @@ def read_integer(who: str, flag: str, text: str | None) -> int | None:
     if text is not None and not re.fullmatch(r"[0-9]{1,18}", text):
         raise InputError(f"{who}: {flag} must be an integer >= 0; got {text!r}. Write for instance {flag} 1000.")
     return None if text is None else int(text)
+
+
+LARGEST = {"seed": 2**63 - 1, "threads": 1024}
+
+
+def check_least(who: str, options: Any, **least: int) -> None:
+    """The options that are integers are none, or at least so much."""
+    for name, bound in least.items():
+        value, most = getattr(options, name), LARGEST.get(name, 2**31 - 1)
+        if value is None or bound <= value <= most:
+            continue
+        limit = f">= {bound}" if value < bound else f"<= {most}"
+        raise InputError(f"{who}: --{name} must be an integer {limit}; got {value}. See {who} --help.")
 
 
 def plain(value: Any) -> Any:

@@ -165,8 +165,12 @@ def sources_of(
     encoder: Any = None,
     split: str = "test",
     data_dir: str | None = None,
+    absent: bool = False,
 ) -> list[Source | Images]:
-    """The tables of some files, all of one width; for an encoder of images, the images."""
+    """The tables of some files, all of one width; for an encoder of images, the images.
+
+    `kinds` are columns apart from the embedding; with `absent` a file may lack them.
+    """
     from arht.io import STREAMS, open_table
 
     if list(paths).count("-") > 1:
@@ -179,7 +183,7 @@ def sources_of(
         raise InputError(
             f"{who}: needs files of embeddings; got a folder. Images need a guard: see arht fit --encoder."
         )
-    found = [open_table(path, kinds or {}) for path in paths]
+    found = [open_table(path, kinds or {}, absent=absent) for path in paths]
     shapes = {source.shape[-1]: source.path for source in found if source.shape is not None}
     if len(shapes) > 1:
         (p, first), (q, second) = list(shapes.items())[:2]

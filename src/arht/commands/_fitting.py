@@ -91,7 +91,7 @@ def _check(options: Fit) -> None:
         raise InputError(
             f"{WHO}: standard input can be read once; --calibration-fraction reads twice. Save it to a file."
         )
-    alone = {"mode": options.mode, "draws": options.draws, "data_dir": options.data_dir}
+    alone = {name: getattr(options, name) for name in ("mode", "draws", "data_dir", "calibration_split")}
     if options.encoder is None:
         for name, value in alone.items():
             if value is not None:
@@ -173,7 +173,7 @@ def _detector(options: Fit) -> tuple[Any, int, Any]:
     def held() -> Iterator[Any]:
         nonlocal heldout
         part = options.calibration is None
-        for x, *_ in _chunks(options, options.calibration or options.reference, column if part else None, part, bar):
+        for x, *_ in _chunks(options, options.calibration or options.reference, column, part, bar):
             heldout += len(x)
             if len(x):
                 yield x
@@ -193,7 +193,8 @@ def _chunks(
 
     fraction = options.calibration_fraction if paths is options.reference else None
     generator = np.random.default_rng(options.seed)
-    for source in sources_of(WHO, paths, {} if column is None else {column: "integer"}):
+    absent = paths is not options.reference  # held-out inputs need no classes
+    for source in sources_of(WHO, paths, {} if column is None else {column: "integer"}, absent=absent):
         for chunk in ahead(source.chunks()):
             chosen = np.ones(len(chunk), dtype=bool)
             if fraction is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arht.errors import InputError
+from arht.errors import ArhtWarning, InputError
 
 if TYPE_CHECKING:
     from arht.commands.fit import Fit
@@ -37,9 +38,14 @@ def fit_guard(options: Fit) -> tuple[Any, int, Any]:
         raise InputError(f"{WHO}: --encoder must be an encoder's file; got {options.encoder}, which holds {kind!r}.")
     encoder = of_artefact(options.encoder, kind, header, tensors)
     generator = torch.Generator().manual_seed(options.seed)
-    guard = Guard(encoder, options.mode or "auto", draws=options.draws or 20, generator=generator)
+    draws = 20 if options.draws is None else options.draws
+    guard = Guard(encoder, options.mode or "auto", draws=draws, generator=generator)
     fraction = options.calibration_fraction
+    split = options.calibration_split or "test"
+    if fraction is not None:
+        _never_seen(encoder, options)
     own = None if fraction is not None else own_parts(encoder, options.reference, options.split, options.data_dir)
+    calibration = None if options.calibration is None else _calibration(encoder, options, split, own)
     if own is None and fraction is None and options.calibration is None:
         raise InputError(
             f"{WHO}: a guard needs inputs that the encoder never saw; got no --calibration. "
@@ -57,8 +63,10 @@ def fit_guard(options: Fit) -> tuple[Any, int, Any]:
         counted = _Count()
         if fraction is not None:
             held: Iterable[Any] = _chunks(options, encoder, options.reference, options.split, True)
-        elif options.calibration is not None:
-            held = _chunks(options, encoder, options.calibration, "test", None)
+        elif isinstance(calibration, tuple):
+            held = _chunks(options, encoder, calibration, split, None)
+        elif calibration is not None:
+            held = _slices(calibration)
         else:
             assert own is not None
             held = _slices(own[1])
@@ -77,12 +85,11 @@ def own_parts(
 
     record = encoder.record if isinstance(encoder.record, dict) else {}
     places, about = record.get("heldout"), record.get("data") or {}
-    named = {str(about.get("name")), str((record.get("options") or {}).get("data"))}
-    if not places or len(reference) != 1 or reference[0] not in named or split != "train":
+    if not places or len(reference) != 1 or not _trained_on(encoder, reference[0], split):
         return None
     transform = encoder.transform
     shape = {} if transform is None else {"size": transform.size, "channels": transform.channels}
-    images = data.load(reference[0], split, data_dir=data_dir, limit=record.get("limit"), **shape)
+    images = data.load(reference[0], "train", data_dir=data_dir, limit=record.get("limit"), **shape)
     count = sum(about.get(part) or 0 for part in ("train", "validation", "heldout"))
     if len(images) != count:
         raise InputError(
@@ -92,6 +99,84 @@ def own_parts(
     inside = np.ones(count, dtype=bool)
     inside[places] = False
     return images[np.flatnonzero(inside)], images[np.flatnonzero(~inside)]
+
+
+def _known(encoder: Posterior) -> str | None:
+    """The data that the encoder was trained on, as its record names it."""
+    record = encoder.record if isinstance(encoder.record, dict) else {}
+    name = (record.get("options") or {}).get("data") or (record.get("data") or {}).get("name")
+    return None if name is None else str(name)
+
+
+def _trained_on(encoder: Posterior, data: str, split: str) -> bool:
+    """Whether these are the training images of the encoder, as far as its record tells."""
+    from arht.commands._fitted import split_of
+
+    known = _known(encoder)
+    return known is not None and split_of(data, split) == "train" and _place(data) == _place(known)
+
+
+def _place(data: str) -> str:
+    """One word for one set of data: where it lies, or the plain name of a data set."""
+    from pathlib import Path
+
+    if Path(data).exists():
+        return str(Path(data).resolve())
+    return data.lower().replace("_", "").replace("-", "")
+
+
+def _advice(encoder: Posterior) -> str:
+    record = encoder.record if isinstance(encoder.record, dict) else {}
+    count = len(record.get("heldout") or ())
+    if not count:
+        return "Give other images with --calibration, or train it with --heldout 0.1."
+    return f"Leave it out: the {count} images that arht train held out calibrate."
+
+
+def _never_seen(encoder: Posterior, options: Fit) -> None:
+    """A part of the reference calibrates only an encoder that was not trained on it."""
+    from pathlib import Path
+
+    from arht.data import NAMES
+
+    for path in options.reference:
+        if _trained_on(encoder, path, options.split):
+            raise InputError(
+                f"{WHO}: --calibration-fraction needs images that the encoder never saw; got {path}, which it was "
+                f"trained on. {_advice(encoder)}"
+            )
+    known = _known(encoder)
+    if known is None or not (Path(known).exists() or _place(known) in map(_place, NAMES)):
+        warnings.warn(
+            f"{WHO}: {options.encoder} does not say on which of the data at hand it was trained: p-values are "
+            "conformal only if it never saw these images.",
+            ArhtWarning,
+            stacklevel=3,
+        )
+
+
+def _calibration(encoder: Posterior, options: Fit, split: str, own: Any) -> tuple[str, ...] | Images:
+    """The files to calibrate on; of the data that the encoder was trained on, only what was held out."""
+    from arht.commands._fitted import split_of
+
+    paths = options.calibration or ()
+    for path in paths:
+        if _trained_on(encoder, path, split):
+            if own is None and not any(_trained_on(encoder, other, options.split) for other in options.reference):
+                own = own_parts(encoder, paths, split, options.data_dir)
+            if own is not None and len(paths) == 1:
+                return own[1]  # type: ignore[no-any-return]
+            raise InputError(
+                f"{WHO}: --calibration needs images that the encoder never saw; got {path}, which it was trained on. "
+                f"{_advice(encoder)}"
+            )
+        for other in options.reference:
+            if _place(path) == _place(other) and split_of(path, split) == split_of(other, options.split):
+                raise InputError(
+                    f"{WHO}: --calibration needs images that are not in the reference; got {path} as both. "
+                    "Give others, or --calibration-fraction."
+                )
+    return paths
 
 
 class _Count:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from arht.commands._common import to_json
+from arht.commands._common import check_least, to_json
 from arht.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ class Embed:
 
 
 def _embed(options: Embed) -> dict[str, Any]:
-    if options.seed < 0 or options.draws < 1:
-        raise InputError(f"{WHO}: --draws must be >= 1 and --seed >= 0; got {options.draws} and {options.seed}.")
+    check_least(WHO, options, draws=1, seed=0, limit=1, threads=1)
     import torch
 
     from arht.data.progress import Bar

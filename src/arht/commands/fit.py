@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from arht.commands._common import to_json
+from arht.commands._common import check_least, to_json
 
 __all__ = ["Fit"]
 
@@ -56,7 +56,9 @@ class Fit:
     draws: Annotated[int | None, arg(metavar="K", help_behavior_hint="(default: 20)")] = None
     """With --encoder: weight draws."""
     split: Annotated[str, arg(metavar="SPLIT")] = "train"
-    """With --encoder: split of the data sets of the reference (of --calibration: test)."""
+    """With --encoder: split of the data sets of the reference."""
+    calibration_split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="(default: test)")] = None
+    """With --encoder: split of the data sets of --calibration."""
     data_dir: Annotated[str | None, arg(metavar="FOLDER", help_behavior_hint="(default: $ARHT_DATA)")] = None
     """With --encoder: where the data sets lie."""
     seed: Annotated[int, arg(metavar="INTEGER")] = 0
@@ -71,8 +73,9 @@ class Fit:
     def run(self) -> int:
         """Read, fit, calibrate, write, print."""
         from arht.commands._fitted import threads
-        from arht.commands._fitting import fit, text
+        from arht.commands._fitting import WHO, fit, text
 
+        check_least(WHO, self, seed=0, threads=1, draws=1)
         with threads(self.threads):
             record = fit(self)
         sys.stdout.write(to_json(record) if self.json else text(record))

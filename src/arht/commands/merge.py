@@ -53,6 +53,13 @@ def _merge(options: Merge) -> dict[str, Any]:
             raise InputError(
                 f"{WHO}: needs detectors; got {part.path}, which holds a {part.kind}. Fit a guard on all data."
             )
+    for i, part in enumerate(parts):
+        same = next((other for other in parts[:i] if other.digest == part.digest), None)
+        if same is not None:
+            raise InputError(
+                f"{WHO}: every detector must be of another part of the reference; got {part.path}, which is "
+                f"{same.path} again. Its inputs would count twice; name it once."
+            )
     counts = [part.object.inputs for part in parts]
     whole = parts[0].object
     for part in parts[1:]:

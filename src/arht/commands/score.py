@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from arht.commands._common import to_json
+from arht.commands._common import check_least, to_json
 
 __all__ = ["Score"]
 
@@ -54,8 +54,9 @@ class Score:
     def run(self) -> int:
         """Read, score, decide, write, print."""
         from arht.commands._fitted import threads
-        from arht.commands._scoring import score, text
+        from arht.commands._scoring import WHO, score, text
 
+        check_least(WHO, self, threads=1)
         with threads(self.threads):
             record = score(self)
         if self.out != "-":

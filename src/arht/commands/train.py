@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from arht.commands._common import to_json
+from arht.commands._common import check_least, to_json
 from arht.errors import InputError
 
 if TYPE_CHECKING:
@@ -184,10 +184,7 @@ def _settings(options: Train) -> Settings:
     ):
         if getattr(options, name) not in known:
             raise InputError(f"{WHO}: --{name} must be one of {', '.join(known)}; got {getattr(options, name)!r}.")
-    for name, least in (("draws", 1), ("size", 1), ("members", 1), ("limit", 1), ("threads", 1)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise InputError(f"{WHO}: --{name} must be an integer >= {least}; got {value}. See {WHO} --help.")
+    check_least(WHO, options, draws=1, size=1, members=1, limit=1, threads=1, seed=0)
     for name, owner in (("members", "ensemble"), ("layers", "mean_field"), ("rho", "mean_field")):
         if getattr(options, name) is not None and options.posterior != owner:
             raise InputError(

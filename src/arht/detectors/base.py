@@ -153,6 +153,11 @@ class Detector(ABC):
         `other` does not change; parameters and layers must be the same.
         """
         who = self._who("merge")
+        if other is self:
+            raise InputError(
+                f"{who}: needs another detector; got this one itself. Its inputs would count twice; fit the other on "
+                "another part."
+            )
         if type(other) is not type(self) or plain(other.parameters) != plain(self.parameters):
             raise InputError(
                 f"{who}: both sides must be of one kind with the same parameters; got {self!r} and {other!r}. "

@@ -48,18 +48,22 @@ def iter_tables(path: str | os.PathLike[str], rows: int | None = None) -> Iterat
         yield chunk.x
 
 
-def open_table(path: str | os.PathLike[str], apart: Mapping[str, str] | Sequence[str] = ()) -> Source:
+def open_table(
+    path: str | os.PathLike[str], apart: Mapping[str, str] | Sequence[str] = (), *, absent: bool = False
+) -> Source:
     """The table in a file, to be read in chunks.
 
     `apart` names columns that are no part of the embedding, with what they hold where a text file does not tell:
-    "text" (default) or "integer".
+    "text" (default) or "integer". With `absent`, a file may lack them.
     """
     kinds = dict(apart) if isinstance(apart, Mapping) else dict.fromkeys(apart, "text")
     name = os.fspath(path)
     if name == "-":
-        return text.standard_input(sys.stdin.buffer, kinds)
+        return text.standard_input(sys.stdin.buffer, kinds, absent=absent)
     file, key = existing(name, STREAMS)
     suffix = file.suffix.lower()
+    if absent and suffix in (".npy", ".npz"):
+        kinds = {}
     if kinds and suffix in (".npy", ".npz"):
         raise InputError(
             f"read_table: {file} has no names of columns; got {next(iter(kinds))!r} to be read apart. "
@@ -71,10 +75,10 @@ def open_table(path: str | os.PathLike[str], apart: Mapping[str, str] | Sequence
         if suffix == ".npz":
             return _npz(name, file, key)
         if suffix == ".parquet":
-            return _parquet(name, file, kinds)
+            return _parquet(name, file, kinds, absent)
         if suffix == ".csv":
-            return text.csv_source(name, lambda: file.open("rb"), kinds)
-        return text.jsonl_source(name, lambda: file.open("rb"), kinds)
+            return text.csv_source(name, lambda: file.open("rb"), kinds, absent=absent)
+        return text.jsonl_source(name, lambda: file.open("rb"), kinds, absent=absent)
 
 
 def _checked_array(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[tuple[int, ...], bool]:
@@ -155,7 +159,7 @@ def _pass_over(stream: IO[bytes], count: int) -> None:
         count -= got
 
 
-def _parquet(name: str, file: Path, kinds: dict[str, str]) -> Source:
+def _parquet(name: str, file: Path, kinds: dict[str, str], absent: bool) -> Source:
     import pyarrow.parquet as pq
 
     def opened() -> Any:
@@ -166,6 +170,7 @@ def _parquet(name: str, file: Path, kinds: dict[str, str]) -> Source:
         schema, count = parquet.schema_arrow, parquet.metadata.num_rows
         groups = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
     names = list(schema.names)
+    kinds = {kind: what for kind, what in kinds.items() if not absent or kind in names}
     check_apart(name, kinds, names)
     kept = [i for i, column in enumerate(names) if column not in kinds]
     columns, types = [names[i] for i in kept], [schema.field(i).type for i in kept]

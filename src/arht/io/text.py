@@ -114,7 +114,7 @@ class _Chained(io.RawIOBase):
         return len(data)
 
 
-def standard_input(stream: BinaryIO, kinds: Mapping[str, str]) -> Source:
+def standard_input(stream: BinaryIO, kinds: Mapping[str, str], *, absent: bool = False) -> Source:
     """csv, or lines of JSON where the first character is ``{`` or ``[``."""
     head = head_of(stream)
     if not head.strip():
@@ -125,18 +125,25 @@ def standard_input(stream: BinaryIO, kinds: Mapping[str, str]) -> Source:
     def opened() -> BinaryIO:
         return io.BufferedReader(_Chained(head, stream), 1 << 16)
 
-    return make("standard input", opened, kinds, head)
+    return make("standard input", opened, kinds, head, absent=absent)
 
 
 def csv_source(
-    name: str, opened: Callable[[], BinaryIO], kinds: Mapping[str, str], head: bytes | None = None
+    name: str,
+    opened: Callable[[], BinaryIO],
+    kinds: Mapping[str, str],
+    head: bytes | None = None,
+    *,
+    absent: bool = False,
 ) -> Source:
-    """A csv file, or a stream of one."""
+    """A csv file, or a stream of one; with `absent` it may lack the columns of `kinds`."""
     file = Path(name)
     if head is None:
         with opened() as stream:
             head = head_of(stream)
     layout = Layout.of(file, head)
+    if absent:
+        kinds = {kind: what for kind, what in kinds.items() if layout.header and kind in layout.cells}
     if kinds and not layout.header:
         raise InputError(
             f"read_table: {file} has no names of columns; got {next(iter(kinds))!r} to be read apart. "
@@ -176,9 +183,22 @@ def csv_source(
 
 
 def jsonl_source(
-    name: str, opened: Callable[[], BinaryIO], kinds: Mapping[str, str], head: bytes | None = None
+    name: str,
+    opened: Callable[[], BinaryIO],
+    kinds: Mapping[str, str],
+    head: bytes | None = None,
+    *,
+    absent: bool = False,
 ) -> Source:
-    """Lines of JSON: a list of numbers, an object with one list of numbers, or an object of numbers."""
+    """Lines of JSON: a list of numbers, an object with one list of numbers, or an object of numbers.
+
+    With `absent` they may lack the columns of `kinds`: the first line tells.
+    """
+    if absent and kinds:
+        if head is None:
+            with opened() as stream:
+                head = head_of(stream)
+        kinds = {kind: what for kind, what in kinds.items() if kind in _keys(head)}
 
     def read(rows: int, start: int) -> Iterator[Rows]:
         held: list[list[Any]] = []
@@ -208,6 +228,16 @@ def jsonl_source(
             check_array(Path(name), (0, 0), np.dtype("f8"))
 
     return Source(name, None, None, False, read)
+
+
+def _keys(head: bytes) -> list[str]:
+    """The keys of the first line, if it is an object."""
+    line = next((line for line in head.splitlines() if line.strip()), b"")
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return []  # the reader says so
+    return list(value) if isinstance(value, dict) else []
 
 
 def _row(name: str, number: int, line: bytes, kinds: Mapping[str, str]) -> tuple[list[Any], dict[str, Any]]:
