@@ -172,3 +172,27 @@ def test_a_thread_that_traces_disturbs_no_other():
     finally:
         done.set()
         tracer.join()
+
+
+def test_threads_are_as_before_where_a_run_fails():
+    """The blocks of a run take one thread each; a failure in the middle leaves torch's number as it was."""
+
+    def drawn():
+        for _ in range(40):
+            yield encoder.sample(generator)
+        raise ValueError("no more draws")
+
+    def number():
+        with ThreadPoolExecutor(1) as pool:  # a thread that has not asked yet
+            return pool.submit(torch.get_num_threads).result()
+
+    encoder, generator = MeanField(nn.Sequential(nn.Linear(4, 8), nn.ReLU())), seeded()
+    x = torch.randn(3 * running.BLOCK, 4)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ValueError, match="no more draws"), torch.no_grad():
+            running.Runner(encoder, [Tap("0")], x)(x, drawn(), 100)
+        assert number() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -168,7 +168,7 @@ class Runner:
                     done.result()
             finally:
                 pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)
+                torch.set_num_threads(threads)
 
     def _stacked(self, executor: Executor, given: Any, weights: Weights) -> dict[str, Tensor]:
         """Output of every tapped layer, [k, B, ...], or [B, ...] where no draw matters."""
