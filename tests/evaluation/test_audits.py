@@ -202,6 +202,25 @@ def test_plan_for_a_level():
     assert plan(level=0.05, slack=0.1).for_level > n
 
 
+def test_plan_for_layers():
+    """What the plan asks for leaves several layers with the law that was wished for; one input fewer does not."""
+    rng = np.random.default_rng(11)
+    wish = {"level": 0.1, "slack": 0.5, "tests": 40, "rate": 0.05, "fdr": 0.2}
+    one, several = plan(**wish), plan(**wish, layers=3)
+    assert (several.for_level, several.for_rate, several.for_one) == tuple(
+        2 * n for n in (one.for_level, one.for_rate, one.for_one)
+    )
+    detector = MahalanobisDetector().fit({name: normal(rng, 100) for name in "abc"})
+    for size, enough in ((several.for_rate, True), (several.for_rate - 1, False)):
+        detector.calibrate({name: normal(rng, size) for name in "abc"})
+        found = detector.test({name: 50 + normal(rng, 2) for name in "abc"})
+        p = np.ones(40)
+        p[:2] = found.smallest_pvalue
+        assert arht.decide(p, fdr=0.2).rejected.any() == enough
+    with pytest.raises(InputError, match="plan: layers must be a whole number >= 1; got 0"):
+        plan(layers=0)
+
+
 def test_plan_for_draws():
     """The mean of K draws: its variance beside that of the input, simulated."""
     rng = np.random.default_rng(5)

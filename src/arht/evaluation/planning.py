@@ -16,7 +16,7 @@ MOST = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Numbers of calibration inputs, one for each wish, and of draws."""
+    """Numbers of calibration inputs, one for each wish, and of draws. Several layers' own half is included."""
 
     for_level: int
     """So that the realised level is at most level (1 + slack) with probability `confidence`."""
@@ -54,6 +54,7 @@ def plan(
     confidence: float = 0.95,
     draw_share: float | None = None,
     inflation: float = 0.05,
+    layers: int = 1,
 ) -> Plan:
     """How many held-out inputs to calibrate on, and how many draws to take.
 
@@ -64,6 +65,8 @@ def plan(
     * The mean of K draws adds a K-th of the draws' variance to an embedding. With `draw_share` w, the draws' share
       of the total variance (of one draw), the variance is up by w / ((1 - w) K): the least K that keeps this within
       `inflation`. It counts noise alone; whether more draws also see more is a matter of the encoder.
+    * A detector of several `layers`, and a guard of several (mode "auto"), spends every second calibration input on the
+      layers' own laws and has its p-values from the others: all numbers of inputs are twice as large.
 
     >>> print(plan(level=0.05, tests=1000, rate=0.01, fdr=0.05, draw_share=0.3))
     1999 calibration inputs (1399 for the level, 1999 for the rate; 19999 to find a single one)
@@ -82,14 +85,19 @@ def plan(
     if draw_share is not None and not 0 <= draw_share < 1:
         raise InputError(f"plan: draw_share must be at least 0 and below 1; got {draw_share!r}.")
 
-    def reach(k: int) -> int:
-        return max(1, math.ceil(tests / (fdr * k) * (1 - TIE)) - 1)
+    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
+        raise InputError(f"plan: layers must be a whole number >= 1; got {layers!r}.")
+    times = 2 if layers > 1 else 1
 
-    for_rate, for_level = reach(math.ceil(rate * tests * (1 - TIE))), _for_level(level, slack, confidence)
+    def reach(k: int) -> int:
+        return times * max(1, math.ceil(tests / (fdr * k) * (1 - TIE)) - 1)
+
+    for_rate, for_level = reach(math.ceil(rate * tests * (1 - TIE))), times * _for_level(level, slack, confidence)
     draws = None
     if draw_share is not None:
         draws = max(1, math.ceil(draw_share / ((1 - draw_share) * inflation) * (1 - TIE)))
     used: dict[str, float] = {**shares, "tests": tests, "rate": rate, "slack": slack, "inflation": inflation}
+    used["layers"] = layers
     if draw_share is not None:
         used["draw_share"] = draw_share
     return Plan(for_level, for_rate, reach(1), max(for_rate, for_level), draws, used)
