@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from arht import nets, posterior
+from arht.data import Transform, load
 from arht.io import artefact
 from arht.io.pieces import Pieces
 from tests.commands.files import P, embeddings, run
@@ -68,7 +70,21 @@ def pieces(folder):
     Pieces(folder / "s.parquet.part", {"detector": "another"})
 
 
+def encoder(heldout, **options):
+    """An untrained encoder of digits, with what arht train records."""
+
+    def prepare(folder):
+        with torch.random.fork_rng(devices=[]):
+            net = nets.build({"architecture": "LeNet", "in_channels": 1, "image_size": 16, "num_classes": 10})
+        transform = Transform.of(load("digits", size=16))
+        record = {"options": options, "data": options, "heldout": list(range(heldout))}
+        posterior.save(posterior.Deterministic(net), folder / "e.safetensors", transform=transform, record=record)
+
+    return prepare
+
+
 SCORE = "score d.safetensors query.npy --out s.parquet"
+GUARD = "fit digits --encoder e.safetensors --out g.safetensors"
 AUDIT = "audit d.safetensors heldout.npy"
 # what is done before, and the command lines
 CASES = {
@@ -99,6 +115,18 @@ CASES = {
     "pieces of another run": (pieces, SCORE),
     "an FDR of 0": (whole, SCORE + " --fdr 0"),
     "one detector to merge": (whole, "merge d.safetensors --out m.safetensors"),
+    "a detector merged with itself": (whole, "merge d.safetensors d.safetensors --out m.safetensors"),
+    "an integer below its least": (whole, "fit reference.npy --out f.safetensors --threads 0"),
+    "a guard's option for a detector": (whole, "fit reference.npy --out f.safetensors --calibration-split train"),
+    "images of the encoder's training to calibrate": (
+        encoder(120, data="digits"),
+        GUARD + " --calibration-fraction 0.2",
+    ),
+    "the encoder's training split as calibration": (
+        encoder(0, data="digits"),
+        GUARD + " --calibration digits --calibration-split train",
+    ),
+    "one set as reference and calibration": (encoder(0), GUARD + " --calibration digits --calibration-split train"),
 }
 
 

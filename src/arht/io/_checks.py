@@ -12,7 +12,17 @@ import numpy as np
 
 from arht.errors import InputError
 
-__all__ = ["SUFFIXES", "check_array", "existing", "index_column", "ragged", "refuse", "split_key", "text_column", "unreadable"]
+__all__ = [
+    "SUFFIXES",
+    "check_array",
+    "existing",
+    "index_column",
+    "ragged",
+    "refuse",
+    "split_key",
+    "text_column",
+    "unreadable",
+]
 
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 """Suffixes that `read_table` reads, in lower or upper case."""
