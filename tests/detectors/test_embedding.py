@@ -160,7 +160,6 @@ def test_two_sided_finds_what_is_too_near():
         ARHTDetector(),
         ARHTDetector(reference="class"),
         RHTDetector(0.5),
-        RHTDetector(0.5, reference="relative"),
         HotellingDetector(),
         MahalanobisDetector(reference="class"),
     ],
@@ -188,6 +187,44 @@ def test_explanations_share_out_the_form(detector, draws):
             d = found.basis.T @ (query.mean(0) - mean)
             parts = d * (found.basis.T @ inverse @ found.basis @ d)
             np.testing.assert_allclose(found.directions[i], parts / parts.sum(), atol=1e-9)
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("kind", [RHTDetector, HotellingDetector, MahalanobisDetector, ARHTDetector])
+def test_relative_explanations_share_out_the_difference(kind, draws):
+    """The directions' parts, in units of class plus global distance, sum to the statistic, global term and all."""
+    queries = DRAWS[draws]
+    relative = kind(reference="relative").fit(ROWS, LABELS)
+    found, result = relative.explain(queries), relative.test(queries)
+    share = found.directions.sum(1)
+    if kind is ARHTDetector:  # up to the constants of its two standardisations: rebuilt from Θ₁
+        scale, offset = [], []
+        near = torch.from_numpy(result.nearest_class)
+        x = torch.from_numpy(queries)
+        for side, columns in ((relative._classes, near), (relative._global, torch.zeros(len(queries), dtype=int))):
+            r = arht.arht_scores(x, side.reference, ridges=relative._ridges(side), null="normal")
+            values = relative._values(side, x)[torch.arange(len(queries)), columns]
+            offset.append(P**0.5 * r.theta1 / (2 * r.theta2).sqrt())
+            scale.append(values + offset[-1])
+        expected = (scale[0] - scale[1]).numpy()
+        np.testing.assert_allclose(result.statistic, expected - (offset[0] - offset[1]).numpy(), rtol=1e-8)
+        total = (scale[0] + scale[1]).numpy()
+    else:
+        parts = [kind(reference=name).fit(ROWS, LABELS).test(queries).statistic for name in ("class", "global")]
+        expected, total = result.statistic, parts[0] + parts[1]
+    np.testing.assert_allclose(share * total, expected, rtol=1e-7, atol=1e-9 * total.max())
+    # the dense parts, by direction of the class's basis
+    if kind is MahalanobisDetector:
+        basis = found.basis
+        n, mean, scatter = twin.moments(ROWS)
+        classes, within = twin.within(ROWS, LABELS)
+        for i, query in enumerate(queries):
+            centre = classes[int(result.nearest_class[i])][1]
+            rows = []
+            for middle, covariance in ((centre, within / (n - C)), (mean, scatter / (n - 1))):
+                d = query.mean(0) - middle
+                rows.append((basis.T @ d) * (basis.T @ np.linalg.solve(covariance, d)))
+            np.testing.assert_allclose(found.directions[i], (rows[0] - rows[1]) / (sum(rows).sum()), atol=1e-9)
 
 
 def test_nearest_are_the_nearest():

@@ -148,3 +148,13 @@ class ARHTDetector(EmbeddingDetector):
         if ridge is None:
             ridge = self._scored(side, queries, self._asymptotic).ridge
         return 1 / (side.reference.eigenvalues / nu + ridge[:, None]), nu
+
+    def _slope(self, side: Side, queries: Tensor) -> Tensor:
+        weights = side.weights(queries.shape[1])
+        if self.reference != "relative":
+            return weights[None]
+        if queries.shape[1] == 1:
+            theta2 = self._constant(side)[2][None]
+        else:
+            theta2 = self._scored(side, queries, Normal()).theta2
+        return weights * (queries.shape[2] ** -0.5 / (2 * theta2).sqrt())[:, None]  # of Normal.standardise

@@ -246,19 +246,18 @@ class EmbeddingDetector(Detector):
     def _metric(self, side: Side, queries: Tensor, measured: Measured) -> tuple[Float[Tensor, "B P"], int | None]:
         """1 / (eigenvalue + ridge) for each query, and ν where the query's own scatter counts (``None`` if not)."""
 
-    def _explain(self, queries: Tensor, measured: Measured, nearest: int) -> Explanation:
-        side = self._global if self.reference == "global" else self._classes
+    @abstractmethod
+    def _slope(self, side: Side, queries: Tensor) -> Float[Tensor, "B C"]:
+        """By how much `_values` rises with each form; of laws that are not linear, the form's own weight."""
+
+    def _parts(self, side: Side, queries: Tensor, measured: Measured) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """d and A d [B, P] of the nearest mean in the side's basis, the centred mean draw, and A's diagonal part."""
         inverse, nu = self._metric(side, queries, measured)
         rotated = (queries.to(torch.float64) - side.reference.mean) @ side.reference.basis
         centre = rotated.mean(1)
         d = centre
-        if side.labels is not None and measured.nearest_class is not None:
-            d = (
-                centre
-                - side.shifts[
-                    torch.searchsorted(side.labels, measured.nearest_class.clamp_min(0)).clamp_max(len(side.labels) - 1)
-                ]
-            )
+        if (near := self._nearest_of(side, measured)) is not None:
+            d = centre - side.shifts[near]
         solved = d * inverse
         if nu is not None and queries.shape[1] > 1:
             root = inverse.sqrt()
@@ -267,8 +266,29 @@ class EmbeddingDetector(Detector):
             ok = torch.isfinite(g).flatten(1).all(1)
             g[~ok] = torch.eye(queries.shape[1], dtype=torch.float64)
             solved = solved - root * (y.mT @ torch.linalg.solve(g, y @ (root * d)[:, :, None]))[..., 0]
+        return d, solved, centre, inverse
+
+    def _nearest_of(self, side: Side, measured: Measured) -> Tensor | None:
+        """Which of the side's means is nearest, [B]; ``None`` where there is one mean."""
+        if side.labels is None or measured.nearest_class is None:
+            return None
+        return torch.searchsorted(side.labels, measured.nearest_class.clamp_min(0)).clamp_max(len(side.labels) - 1)
+
+    def _explain(self, queries: Tensor, measured: Measured, nearest: int) -> Explanation:
+        side = self._global if self.reference == "global" else self._classes
+        d, solved, centre, inverse = self._parts(side, queries, measured)
         parts = d * solved
-        shares = parts / parts.sum(1, keepdim=True)
+        whole = parts.sum(1, keepdim=True)
+        if self.reference == "relative":  # the global form by direction of the class's basis: two bases make no table
+            turned = side.reference.basis.T @ self._global.reference.basis
+            d, solved, _, _ = self._parts(self._global, queries, measured)
+            near = self._nearest_of(side, measured)
+            assert near is not None
+            slope = self._slope(side, queries).expand(len(queries), -1).gather(1, near[:, None])
+            minus = (d @ turned.T) * (solved @ turned.T) * self._slope(self._global, queries)
+            whole = slope * whole + minus.sum(1, keepdim=True)
+            parts = slope * parts - minus
+        shares = parts / whole
         positions = distances = None
         kept = self._kept
         if kept is not None and len(kept.rows) and nearest > 0:

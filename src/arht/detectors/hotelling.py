@@ -55,3 +55,6 @@ class HotellingDetector(EmbeddingDetector):
     def _metric(self, side: Side, queries: Tensor, measured: Measured) -> tuple[Tensor, int | None]:
         nu = side.degrees(queries.shape[1])
         return (nu / side.reference.eigenvalues).expand(len(queries), -1), nu
+
+    def _slope(self, side: Side, queries: Tensor) -> Tensor:
+        return side.weights(queries.shape[1])[None]

@@ -97,7 +97,7 @@ class Layers:
         return results, log_p, torch.where(lost, torch.tensor(int(Outcome.DEGENERATE), dtype=torch.int8), outcome)
 
     def explain(self, who: str, draws: Any, nearest: int) -> Explanation:
-        """Share of the evidence, ln p of a layer over the sum of all, and each layer's own explanation."""
+        """Share of the evidence, ln p of a layer over the sum of all by any rule, and each layer's own explanation."""
         back = restorer(*draws.values())
         parts, log_p = {}, {}
         for name, (queries, measured) in self._measured(who, draws).items():

@@ -65,3 +65,6 @@ class MahalanobisDetector(EmbeddingDetector):
 
     def _metric(self, side: Side, queries: Tensor, measured: Measured) -> tuple[Tensor, int | None]:
         return self._inverse(side).expand(len(queries), -1), None
+
+    def _slope(self, side: Side, queries: Tensor) -> Tensor:
+        return torch.ones(1, len(side.counts), dtype=torch.float64)

@@ -17,21 +17,33 @@ class Explanation:
     """Where a query's statistic comes from, and which reference examples are nearest to it."""
 
     directions: Any = None
-    """Share of the statistic by eigen-direction of the reference, [B, P], largest eigenvalue first; rows sum to 1.
+    """Share of the statistic by eigen-direction of the reference, [B, P], largest eigenvalue first; rows sum to 1
+    (relative: see below).
 
     With the regularised inverse covariance A and the difference d in the reference's eigenbasis, the share of
     direction p is d_p (A d)_p / d'Ad. With one draw it is d_p² / (e_p + ridge) over their sum; with several the
-    query's own scatter couples directions and a share can be slightly negative."""
+    query's own scatter couples directions and a share can be slightly negative.
+
+    With reference="relative" the statistic is a difference, c - g, of the forms against the nearest class and against
+    the global mean, with the factors that they have in the statistic (ARHT's also has a constant), and may be negative
+    or near zero. Direction p of the class's basis V then has the part c_p - g_p, where c_p is as above and
+    g_p = (V'd)_p (V'A d)_p with the global d and A, over c + g: positive where it speaks for the query being foreign;
+    rows sum to (c - g) / (c + g)."""
     basis: Any = None
     """The directions themselves, in columns, [P, P]."""
     layers: dict[str, Any] | None = None
-    """Share of the combined statistic by layer, name -> [B]; they sum to 1."""
+    """Share of the evidence by layer, name -> [B]: ln p_l / Σ ln p, p_l by the layer's own law; they sum to 1.
+
+    Whatever the rule that combines the layers. With "fisher", whose score is -Σ ln p, it is the layer's share of the
+    combined score; with the others the score is no such sum, and the share says only which layers have seen how much:
+    "bonferroni" is decided by the layer of the largest share alone, "cauchy" and "harmonic_mean" nearly so, "stouffer"
+    weighs layers more evenly, and there a layer can also speak against."""
     parts: dict[str, Explanation] | None = None
     """Each layer's own explanation, where there are several layers."""
     nearest: Any = None
     """Positions, in the order of fitting, of the nearest kept reference examples, [B, k], nearest first."""
     distances: Any = None
-    """Their distances from the query in the statistic's own metric, [B, k]."""
+    """Their distances from the query in the statistic's own metric (relative: the class's), [B, k]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,3 +64,6 @@ class RHTDetector(ARHTDetector):
         nu = side.degrees(queries.shape[1])
         inverse = 1 / (side.reference.eigenvalues / nu + self._ridges(side)[0])
         return inverse.expand(len(queries), -1), nu
+
+    def _slope(self, side: Side, queries: Tensor) -> Tensor:
+        return side.weights(queries.shape[1])[None]

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Guard"]
 
 BLOCK = 256
-"""Inputs drawn at a time; it bounds the memory and changes no result."""
+"""Inputs drawn at a time; it bounds the memory. Draws are the same bits whatever it is and whatever else is in the
+block; scores but for rounding in their last digits (about 1e-15): a detector's products take a whole block."""
 
 
 class Guard:

@@ -99,7 +99,7 @@ def result_of(
 def explained(
     layers: Mapping[str, Layer], measurement: Measurement, rows: Mapping[str, Tensor], nearest: int
 ) -> Explanation:
-    """Share of the evidence, ln p of a layer over the sum of all, and each layer's own explanation."""
+    """Share of the evidence, ln p of a layer over the sum of all by any rule, and each layer's own explanation."""
     parts = {
         name: layer.detector._explain(rows[name], measurement.layers[name], nearest)
         for name, layer in layers.items()
