@@ -165,7 +165,7 @@ def _calibration(encoder: Posterior, options: Fit, split: str, own: Any) -> tupl
             if own is None and not any(_trained_on(encoder, other, options.split) for other in options.reference):
                 own = own_parts(encoder, paths, split, options.data_dir)
             if own is not None and len(paths) == 1:
-                return own[1]  # type: ignore[no-any-return]
+                return own[1]
             raise InputError(
                 f"{WHO}: --calibration needs images that the encoder never saw; got {path}, which it was trained on. "
                 f"{_advice(encoder)}"
