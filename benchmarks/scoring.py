@@ -183,6 +183,7 @@ def in_fresh_process(name: str) -> float:
 def measure(pairs: int, cells: tuple[tuple[int, int, int, int, float], ...] = CELLS) -> dict[str, Any]:
     threads = torch.get_num_threads()
     rows = []
+    load = os.getloadavg()[0]
     for p, k, count, block, wanted in cells:
         row = cell(p, k, count, block, wanted, pairs)
         rows.append(row)
@@ -196,6 +197,7 @@ def measure(pairs: int, cells: tuple[tuple[int, int, int, int, float], ...] = CE
         "n1": N1,
         "threads": threads,
         "cores": os.cpu_count(),
+        "load_before": round(load, 1),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
         "cells": rows,
         "stream_growth_mb": in_fresh_process("stream_memory"),
@@ -209,7 +211,8 @@ def render(record: dict[str, Any]) -> str:
     lines = [
         f"n1 = {record['n1']:,}, three ridges, {record['threads']} threads on both sides, torch "
         f"{record['versions']['torch']}, numpy {record['versions']['numpy']}; medians of "
-        f"{record['cells'][0]['pairs']} interleaved pairs.",
+        f"{record['cells'][0]['pairs']} interleaved pairs. The machine has {record['cores']} cores; its load average "
+        f"before the run, from other processes, was {record.get('load_before', 'not recorded')}.",
         "",
         "| P | K | times faster than dense | quartiles | asked for | share of the product rate | answers differ by |",
         "| --- | --- | --- | --- | --- | --- | --- |",
