@@ -5,8 +5,8 @@
     python -m benchmarks.ood --render results/ood.json
 
 Of every encoder: the reference is a part of its training images, the calibration set the images that `arht train
---heldout` kept from it, the in-distribution queries the official test images. Every method is what
-its defaults say; the defaults of mode="auto" were chosen on the paper's sets (docs/ood.md). An encoder that is in the record is not run again.
+--heldout` kept from it, the in-distribution queries the official test images. Every method is what its defaults say;
+those of mode="auto" were chosen on the paper's sets (docs/ood.md). An encoder that is in the record is not run again.
 
 The first sets are the paper's. Omniglot, bright on dark, was visible beside them while the recipe of mode="auto" was
 chosen; rotations, blur, noise and photographs were not what anything was chosen by.
