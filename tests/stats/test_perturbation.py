@@ -21,7 +21,7 @@ def setting(n, p, k, *, kind="spiked", multiple=0.05, wide=1.0, offset=0.0, coun
     reference, degrees = Reference.of(x), n + k - 2
     eigenvalues = reference.eigenvalues / degrees
     ridge = multiple * float(eigenvalues.mean())
-    frame = Frame(reference.basis, reference.mean, eigenvalues, degrees, ridge)
+    frame = Frame(reference.basis, reference.mean, eigenvalues, degrees, ridge, k)
     q = wide * rows(count * k, p, kind=kind, seed=5, shift=0.3).reshape(count, k, p) + offset
     queries = torch.from_numpy(q)
     return frame, queries, Cloud.of(queries, reference.basis, reference.mean, eigenvalues, degrees)
@@ -83,7 +83,7 @@ def test_an_offset_that_changes_nothing_stays_within_the_bound(p, k, kind, thoro
     )  # its own rounding: 1e-12
     worst = []
     for offset in (0.0, 2.0**8, 2.0**16, 2.0**24):
-        moved = Frame(reference.basis, mean + offset, frame.eigenvalues, frame.degrees, frame.ridge)
+        moved = Frame(reference.basis, mean + offset, frame.eigenvalues, frame.degrees, frame.ridge, k)
         sums = moved.series(queries + offset, SPACE, thorough)
         wrong = errors(sums, exact, p, frame.degrees)
         assert (wrong <= sums.bound + 1e-12).all(), (offset, wrong, sums.bound)
@@ -103,7 +103,7 @@ def test_a_query_whose_mean_is_all_but_the_references(k, thorough):
     cloud = Cloud.of(queries - mean, reference.basis, 0 * mean, frame.eigenvalues, frame.degrees)
     exact = by_eigenvalues(cloud, frame.ridge)
     for offset in (2.0, 2.0**6):
-        moved = Frame(reference.basis, mean + offset, frame.eigenvalues, frame.degrees, frame.ridge)
+        moved = Frame(reference.basis, mean + offset, frame.eigenvalues, frame.degrees, frame.ridge, k)
         sums = moved.series(queries + offset, SPACE, thorough)
         wrong = errors(sums, exact, 12, frame.degrees)
         assert (wrong <= sums.bound + 1e-11).all(), (offset, wrong, sums.bound)

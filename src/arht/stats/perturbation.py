@@ -83,7 +83,9 @@ class Workspace:
 class Frame:
     """What all queries of K draws share at one ridge."""
 
-    def __init__(self, basis: Tensor, mean: Tensor, eigenvalues: Tensor, degrees: int, ridge: float) -> None:
+    def __init__(
+        self, basis: Tensor, mean: Tensor, eigenvalues: Tensor, degrees: int, ridge: float, draws: int
+    ) -> None:
         self.eigenvalues, self.degrees, self.ridge = eigenvalues, degrees, ridge
         self.inverse = 1 / (eigenvalues + ridge)
         self.h, self.u = ridge * self.inverse, eigenvalues * self.inverse
@@ -91,9 +93,11 @@ class Frame:
         self.whitening = basis * self.squares.sqrt()  # [P, P]
         self.origin = mean @ self.whitening
         self.origin_norm = float(torch.linalg.vector_norm(mean))
-        self.weights = torch.stack([self.h, self.h * self.u, torch.ones_like(self.h)], 1)  # [P, 3]
-        self.weights32 = self.weights[:, :2].T.float()[:, None, :].contiguous()  # [2, 1, P]
+        self.weights = torch.stack([self.h, self.h * self.u, torch.ones_like(self.h), 1 / self.squares], 1)  # [P, 4]
         self.base, self.base2 = self.u.sum(), self.u.square().sum()
+        self.highest, self.size = self.h.amax(), self.squares.sum()
+        self.h_size = self.h @ self.squares
+        self.one_less = self._mostly_one_less(draws)
 
     def first_order(self, ridges: Float[Tensor, " R"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weights [P, R] and offsets [R] that turn `variances` into `shrunk` and `shrunk2` at other ridges.
@@ -113,82 +117,113 @@ class Frame:
     def series(self, queries: Float[Tensor, "B K P"], space: Workspace, thorough: bool = True) -> Sums:
         """The three numbers by series, over G where K < P and over E otherwise.
 
-        Over E, one order less is cheaper, and with n1 ≫ K enough; `thorough` takes it in.
+        One order less is cheaper, and with n1 ≫ K enough; `thorough` takes it in.
         """
         if queries.shape[1] < queries.shape[2]:
-            return self._over_draws(queries, space)
+            return self._over_draws(queries, space, thorough)
         return self._over_columns(queries, space, thorough)
 
-    def _over_draws(self, queries: Tensor, space: Workspace) -> Sums:
+    def _mostly_one_less(self, draws: int) -> bool:
+        """Whether `series` can do with one order less for most queries that are like the reference.
+
+        Over E always worth a try. Over G, what one order less leaves open is known beforehand, on average: for draws
+        with the reference's covariance diag(E²) is Ku ((K + 1)u + Σu) / ν².
+        """
+        if draws >= len(self.u):
+            return True
+        square = draws * self.u * ((draws + 1) * self.u + self.base) / self.degrees**2
+        e2_1 = square @ self.h
+        unknown = e2_1 * self.highest - e2_1.square() / square.sum()
+        return bool(unknown <= 0.5 * TOLERANCE * (self.base2 - self.base.square() / self.degrees))
+
+    def _over_draws(self, queries: Tensor, space: Workspace, thorough: bool) -> Sums:
         """With N = (I + G)⁻¹ = I - G + G² - ..., G₁ = YHYᵀ, G₁₂ = YH(I - H)Yᵀ, x = D^{-1/2}d and b = Yx:
 
         shrunk  = Σu  + tr NG₁
         shrunk2 = Σu² + 2 tr NG₁₂ + tr NG₁NG₁
         form    = x'x - b'Nb
+
+        One order less, the traces are read as in `_over_columns`: tr NG₁ = tr HE - tr HE²N, and so on. Of
+        tr HuE² = tr HE² - tr H²E² the last, small beside the first where λ is, is not computed either: it is at
+        least (tr HE²)² / tr E² (Jensen's inequality, with the weights diag E²) and tr HEHE, and at most max h · tr HE².
+        The middle of the range serves.
         """
         k, p = queries.shape[1:]
-        mean, x, variances, b, g, g1, g12 = self._whiten(queries, space)
-        tr1, tr12, total = (variances @ self.weights).unbind(1)
-        flat, flat1, flat12, flat_gg = (m.flatten(1) for m in (g, g1, g12, g @ g))
-        g_1, g_12 = _dot(flat, flat1), _dot(flat, flat12)
-        gg_1, gg_12 = _dot(flat_gg, flat1), _dot(flat_gg, flat12)
-        one_one, third = _dot(flat1, flat1), _dot((g @ g1).flatten(1), flat1)
-        unit = _U32 if g.dtype == torch.float32 else _U64
-        spread = _dot(flat, flat).sqrt() + (p + 8) * unit * total
-        largest = torch.minimum(spread, _radius(g.abs()) * (1 + 4 * k * unit) + (p + 8) * unit * total)
-        shrunk = self.base + tr1 - g_1 + gg_1
-        shrunk2 = self.base2 + 2 * (tr12 - g_12 + gg_12) + one_one - 2 * third
-        gb = (g @ b.to(g.dtype)[:, :, None])[:, :, 0].to(torch.float64)
-        xx, bb = self.degrees * torch.linalg.vecdot(x, x), torch.linalg.vecdot(b, b)
-        bgb, gbgb = (b * gb).sum(1), gb.square().sum(1)
-        form = xx - bb + bgb - gbgb + gbgb.square() / (bgb + gbgb).clamp_min(1e-300)  # for the rest, in [0, ρ b'G²b]
-        # tails of the series; rounding of Y's entries and of Gram entries; of the products in float64; of x (`shift`)
+        variances, sums = self._draw_sums(queries, space, thorough)
+        tr1, tr12, total, norm2 = (variances @ self.weights).unbind(1)
+        xx, bb, bgb, gbgb, g_g, g_1, one_one, mean2 = sums[:, :8].unbind(1)
+        unit = _U32 if self._narrow(k) == torch.float32 else _U64
         entry, gram, wide = (k + 8) * unit, (p + 8) * unit, 4 * (p + k + 8) * _U64
-        norm = ((variances + k * mean.square()) @ (1 / self.squares)).sqrt()  # of the query itself, ‖X‖
-        by_h = wide * norm * (tr1 * (self.h @ self.squares)).sqrt()
-        gram1 = gram * (total * one_one.clamp_min(0).sqrt() + tr1 * spread)
-        tail1 = largest * gg_1.abs() + entry * tr1 + 2 * gram1 + by_h
-        tail2 = 2 * largest * gg_12.abs() + 3 * largest.square() * one_one + 2 * entry * tr12 + 8 * gram1 + 2 * by_h
-        root = self.squares.sum().sqrt()
+        spread = g_g.sqrt() * (1 + k * k * unit) + gram * total
+        gram1 = gram * (total * one_one.sqrt() + tr1 * spread) + k * k * unit * spread * one_one.sqrt()
+        norm = (norm2 + k * mean2).sqrt()  # of the query itself, ‖X‖
+        by_h = wide * norm * (tr1 * self.h_size).sqrt()
+        # rounding of Y's entries, of Gram entries and their products, of the products in float64
+        tail1, tail2 = entry * tr1 + 2 * gram1 + by_h, 2 * entry * tr12 + 10 * gram1 + 2 * by_h
+        if thorough:
+            radius, g_12, gg_1, gg_12, third = sums[:, 8:].unbind(1)
+            largest = torch.minimum(spread, radius * (1 + 4 * k * unit) + gram * total)
+            shrunk = self.base + tr1 - g_1 + gg_1
+            shrunk2 = self.base2 + 2 * (tr12 - g_12 + gg_12) + one_one - 2 * third
+            tail1 = tail1 + largest * gg_1.abs()
+            tail2 = tail2 + 2 * largest * gg_12.abs() + 3 * largest.square() * one_one
+        else:
+            largest, least, most = spread, 1 / (1 + spread), 1 / (1 + g_1 / tr1.clamp_min(1e-300))
+            low = least * (1 - self.highest) * g_1  # the range of tr HuE²N
+            high = g_1 - torch.maximum(one_one, g_1.square() / g_g.clamp_min(1e-300))
+            shrunk = self.base + tr1 - g_1 * most
+            shrunk2 = self.base2 + 2 * tr12 - (low + high) + one_one * (1 + least.square()) / 2
+            tail1 = tail1 + g_1 * (most - least)
+            tail2 = tail2 + (high - low) + one_one * (1 - least.square()) / 2
+        form = xx - bb + bgb - gbgb + gbgb.square() / (bgb + gbgb).clamp_min(1e-300)  # for the rest, in [0, ρ b'G²b]
+        root = self.size.sqrt()
         shift = (p + k + 8) * _U64 * self.degrees**0.5 * root * (norm / k**0.5 + self.origin_norm)
         tail_form = largest * gbgb + 3 * gram * total * bb + 2 * (wide * root * norm * bb.sqrt() + shift) * xx.sqrt()
         bound = _relative(shrunk, shrunk2, form, tail1, tail2, tail_form, self.degrees)
         return Sums(shrunk, shrunk2, form, torch.where(spread < 0.5, bound, torch.inf), spread, variances)
 
-    def _whiten(self, queries: Tensor, space: Workspace) -> tuple[Tensor, ...]:
-        """Mean of the whitened draws, x/√ν, the diagonal of E, b, and G, G₁, G₁₂; a few queries at a time.
+    def _narrow(self, draws: int) -> torch.dtype:
+        """The type of Gram matrices: wide queries (P > 8K) have cheap ones, in float64."""
+        return _narrow() if len(self.u) <= 8 * draws else torch.float64
 
-        The parts are small enough that the draws stay in cache from their rotation to their last use, but not so
-        small that the rotation is slow. Wide queries (P > 8K) have cheap Gram matrices: float64 there.
+    def _draw_sums(self, queries: Tensor, space: Workspace, thorough: bool) -> tuple[Tensor, Tensor]:
+        """The diagonal of E, and what `_over_draws` needs of x, b, G, G₁ and G₁₂.
+
+        That is x'x, b'b, b'Gb, b'G²b, tr G², tr GG₁, tr G₁², the squared length of the query's mean, and if thorough
+        ρ, tr GG₁₂, tr G²G₁, tr G²G₁₂, tr GG₁G₁. A few queries at a time: so few that the draws stay in cache from
+        their rotation to their last use, but not so few that it is slow.
         """
         count, k, p = queries.shape
-        narrow = _narrow() if p <= 8 * k else torch.float64
-        single = narrow == torch.float32
-        like = self.origin
-        mean, variances = like.new_empty(count, p), like.new_empty(count, p)
-        b = like.new_empty(count, k)
-        g, weighted = (like.new_empty(count, n * k, k, dtype=narrow) for n in (1, 2))
-        weights = self.weights32 if single else self.weights[:, :2].T[:, None, :]
+        like, narrow, grams = self.origin, self._narrow(k), 2 if thorough else 1
+        variances, sums = like.new_empty(count, p), like.new_empty(count, 13 if thorough else 8)
+        weights = self.weights.T[:grams, None, None].to(narrow)  # [1 or 2, 1, 1, P]
+        take = space.take
         step = max(1, _CACHE // (8 * k * p), p // k)
         for start in range(0, count, step):
             part = slice(start, min(start + step, count))
             n = part.stop - start
             rows = queries[part].reshape(n * k, p)
             if rows.dtype != torch.float64:
-                rows = space.take("rows", torch.float64, n * k, p).copy_(rows)
-            white = space.take("white", torch.float64, n, k, p)
+                rows = take("rows", torch.float64, n * k, p).copy_(rows)
+            white = take("white", torch.float64, n, k, p)
             torch.mm(rows, self.whitening, out=white.view(n * k, p))
-            torch.mean(white, 1, out=mean[part])
-            white.sub_(mean[part, None])
-            b[part] = (white @ (mean[part] - self.origin)[:, :, None])[:, :, 0]
-            y = space.take("y", torch.float32, n, k, p).copy_(white) if single else white
-            scratch = space.take("scratch", narrow, n, 2, k, p)
-            squares = torch.mul(y, y, out=scratch.view(-1)[: y.numel()].view_as(y))
-            variances[part] = squares.sum(1)
-            torch.bmm(y, y.mT, out=g[part])
-            torch.mul(y[:, None], weights, out=scratch)
-            torch.bmm(scratch.view(n, 2 * k, p), y.mT, out=weighted[part])
-        return mean, mean - self.origin, variances, b * self.degrees**0.5, g, weighted[:, :k], weighted[:, k:]
+            mean = torch.mean(white, 1)
+            x = (mean - self.origin).mul_(self.degrees**0.5)
+            y = take("y", narrow, n, k, p).copy_(white.sub_(mean[:, None]))
+            b = white.mul_(x[:, None]).sum(2)
+            weighted = take("weighted", narrow, grams, n, k, p)
+            variances[part] = torch.mul(y, y, out=weighted[0]).sum(1)
+            g = torch.bmm(y, y.mT, out=take("g", narrow, n, k, k))
+            torch.mul(y, weights, out=weighted)
+            g1, *more = (torch.bmm(z, y.mT, out=take(f"g{i}", narrow, n, k, k)) for i, z in enumerate(weighted, 1))
+            gb = torch.bmm(g, b.to(narrow)[:, :, None])[:, :, 0].to(torch.float64)
+            found = [_dot(x, x), _dot(b, b), _dot(b, gb), _dot(gb, gb)]
+            found += [_dot(g, g), _dot(g, g1), _dot(g1, g1), mean.square() @ self.weights[:, 3]]
+            for g12 in more:
+                gg = g @ g
+                found += [_radius(g.abs()), _dot(g, g12), _dot(gg, g1), _dot(gg, g12), _dot(g @ g1, g1)]
+            torch.stack([value.to(torch.float64) for value in found], 1, out=sums[part])
+        return variances, sums
 
     def _over_columns(self, queries: Tensor, space: Workspace, thorough: bool) -> Sums:
         """Order by order in E, with x = D^{-1/2}d and N = (I + E)⁻¹:
@@ -205,13 +240,13 @@ class Frame:
         """
         k, p = queries.shape[1:]
         x, norm2, variances, rows, y, cubic, radius = self._squares(queries, space, thorough)
-        tr1, tr12, _ = (variances @ self.weights).unbind(1)
+        tr1, tr12 = (variances @ self.weights[:, :2]).unbind(1)
         row_h, row = rows[:, :, 0], rows[:, :, 1]
         h, hu = self.h, self.h * self.u
         e2_1, e2_12, ehe = row @ h, row @ hu, row_h @ h
         spread = row.sum(1).sqrt() * (1 + p * _U32)
         narrow, wide = (p + 8) * _U32, 4 * (k + 2 * p + 8) * _U64
-        by_h = wide * (self.h @ self.squares) * norm2  # rounding of E in float64
+        by_h = wide * self.h_size * norm2  # rounding of E in float64
         if thorough:
             cube_h, cube = rows[:, :, 2], rows[:, :, 3]
             e3_1, e3_12, e2he = cube @ h, cube @ hu, cube_h @ h
@@ -229,7 +264,7 @@ class Frame:
             tail2 = 2 * e2_12 * (most12 - least + narrow) + ehe * (1 - least.square() + narrow)
         xx, xy, yy = (torch.linalg.vecdot(a, b) for a, b in ((x, x), (x, y), (y, y)))
         form = xx - xy + yy - cubic
-        size = self.squares.sum()
+        size = self.size
         shift = (p + k + 8) * _U64 * (self.degrees * size).sqrt() * ((norm2 / k).sqrt() + self.origin_norm)
         tail_form = (spread + narrow) * cubic.abs() + 2 * narrow * spread * yy + wide * size * norm2 * xx
         tail_form = tail_form + 2 * shift * xx.sqrt()
@@ -295,9 +330,9 @@ def _narrow() -> torch.dtype:
     return torch.float32 if whole else torch.float64
 
 
-def _dot(a: Float[Tensor, "B N"], b: Float[Tensor, "B N"]) -> Float[Tensor, " B"]:
-    """Inner product of each pair, added up in float64: of many terms, whose rounding would be too much in float32."""
-    return (a * b).sum(1, dtype=torch.float64)
+def _dot(a: Float[Tensor, "B *N"], b: Float[Tensor, "B *N"]) -> Float[Tensor, " B"]:
+    """Inner product of each pair: of N numbers in float32 off by at most N·2⁻²⁴ of the product of the two norms."""
+    return (a * b).flatten(1).sum(1)
 
 
 def _radius(size: Float[Tensor, "B N N"]) -> Float[Tensor, " B"]:
