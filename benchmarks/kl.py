@@ -124,9 +124,10 @@ def gains(nets_of: dict[Net, list[Row]], net: Net, other: Net) -> list[float]:
 
 
 def compared(nets_of: dict[Net, list[Row]]) -> list[tuple[Net, Net]]:
-    """Every comparison that is made: the bound and the best tempered one with none, and the best with the best."""
+    """Each comparison that is made: the bound with none, and with the best net without, and the best with the best."""
+    without = best(nets_of, False)
     pairs = [((layers, BOUND), (layers, 0.0)) for layers in WEIGHTS]
-    return [*pairs, (("all", 0.1), ("all", 0.0)), (best(nets_of, True), best(nets_of, False))]
+    return list(dict.fromkeys([*pairs, (("last two", BOUND), without), (best(nets_of, True), without)]))
 
 
 def good(record: dict[str, Any]) -> bool:
