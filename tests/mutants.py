@@ -286,6 +286,12 @@ MUTANTS = [
             "test_perturbation.py::test_the_bound_chooses_the_exact_way",
         ),
         (
+            "one order less always taken to be enough",
+            "rest = ((sums.bound > TOLERANCE) & torch.isfinite(sums.bound)).nonzero()[:, 0]",
+            "rest = sums.bound.new_zeros(0)",
+            "test_perturbation.py::test_one_order_more_only_where_it_is_needed",
+        ),
+        (
             "a query with NaN not marked",
             "found.outcome[~finite] = int(Outcome.NOT_FINITE)",
             "pass",
@@ -307,8 +313,20 @@ MUTANTS = [
             "test_perturbation.py::test_no_error_exceeds_its_bound",
         ),
         (
+            "what one order less leaves open not in the bound, K < P",
+            "tail2 = tail2 + (high - low) + one_one",
+            "tail2 = tail2 + one_one",
+            "test_perturbation.py::test_no_error_exceeds_its_bound",
+        ),
+        (
+            "range of the second order at one end, K < P",
+            "low = least * (1 - self.highest) * g_1",
+            "low = high = g_1",
+            "test_perturbation.py::test_no_error_exceeds_its_bound",
+        ),
+        (
             "draws not taken about their own mean",
-            "white.sub_(mean[part, None])",
+            "white.sub_(mean[:, None])",
             "white.sub_(0.0)",
             "test_perturbation.py::test_no_error_exceeds_its_bound",
         ),

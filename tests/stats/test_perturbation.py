@@ -251,6 +251,12 @@ def test_one_order_more_only_where_it_is_needed(monkeypatch):
     assert (watched.thorough, watched.exactly) == (0, 0)
     scored(60_000, 40)
     assert (watched.thorough, watched.exactly) == (8, 0)
+    scored(100_000, 4)
+    assert (watched.thorough, watched.exactly) == (8, 0)
+    scored(100_000, 4, wide=3.0)  # wider than the reference: not foreseen
+    assert (watched.thorough, watched.exactly) == (16, 0)
+    scored(20_000, 4)  # foreseen
+    assert (watched.thorough, watched.exactly) == (24, 0)
 
 
 def test_the_workspace_gives_the_same_memory_again():
