@@ -325,6 +325,12 @@ MUTANTS = [
             "test_perturbation.py::test_no_error_exceeds_its_bound",
         ),
         (
+            "rounding of either sign divided by",
+            "clamp_min(1e-300)).clamp(max=largest)",
+            "clamp_min(1e-300))",
+            "test_perturbation.py::test_draws_that_are_all_alike",
+        ),
+        (
             "draws not taken about their own mean",
             "white.sub_(mean[:, None])",
             "white.sub_(0.0)",

@@ -157,7 +157,7 @@ class Frame:
         spread = g_g.sqrt() * (1 + k * k * unit) + gram * total
         gram1 = gram * (total * one_one.sqrt() + tr1 * spread) + k * k * unit * spread * one_one.sqrt()
         norm = (norm2 + k * mean2).sqrt()  # of the query itself, ‖X‖
-        by_h = wide * norm * (tr1 * self.h_size).sqrt()
+        by_h = wide * norm * (tr1 * self.h_size).sqrt() + (wide * norm).square() * self.h_size
         # rounding of Y's entries, of Gram entries and their products, of the products in float64
         tail1, tail2 = entry * tr1 + 2 * gram1 + by_h, 2 * entry * tr12 + 10 * gram1 + 2 * by_h
         if thorough:
@@ -175,7 +175,8 @@ class Frame:
             shrunk2 = self.base2 + 2 * tr12 - (low + high) + one_one * (1 + least.square()) / 2
             tail1 = tail1 + g_1 * (most - least)
             tail2 = tail2 + (high - low) + one_one * (1 - least.square()) / 2
-        form = xx - bb + bgb - gbgb + gbgb.square() / (bgb + gbgb).clamp_min(1e-300)  # for the rest, in [0, ρ b'G²b]
+        rest = (gbgb / (bgb + gbgb).clamp_min(1e-300)).clamp(max=largest)  # where b is rounding alone, bgb may be < 0
+        form = xx - bb + bgb - gbgb + gbgb * rest  # in [0, ρ b'G²b], as what it stands for is
         root = self.size.sqrt()
         shift = (p + k + 8) * _U64 * self.degrees**0.5 * root * (norm / k**0.5 + self.origin_norm)
         tail_form = largest * gbgb + 3 * gram * total * bb + 2 * (wide * root * norm * bb.sqrt() + shift) * xx.sqrt()
