@@ -331,7 +331,7 @@ def _narrow() -> torch.dtype:
     return torch.float32 if whole else torch.float64
 
 
-def _dot(a: Float[Tensor, "B *N"], b: Float[Tensor, "B *N"]) -> Float[Tensor, " B"]:
+def _dot(a: Float[Tensor, "B ..."], b: Float[Tensor, "B ..."]) -> Float[Tensor, " B"]:
     """Inner product of each pair: of N numbers in float32 off by at most N·2⁻²⁴ of the product of the two norms."""
     return (a * b).flatten(1).sum(1)
 
