@@ -338,8 +338,8 @@ MUTANTS = [
         ),
         (
             "rounding of the mean difference not in the bound, K < P",
-            "2 * (wide * root * norm * bb.sqrt() + shift) * xx.sqrt()",
-            "2 * (wide * root * norm * bb.sqrt()) * xx.sqrt()",
+            "2 * (lost * root * bb.sqrt() + shift) * xx.sqrt()",
+            "2 * (lost * root * bb.sqrt()) * xx.sqrt()",
             "test_perturbation.py::test_a_query_whose_mean_is_all_but_the_references",
         ),
         (

@@ -130,6 +130,29 @@ def test_a_query_whose_mean_is_all_but_the_references(k, thorough):
     assert wrong.max() > 1e-10  # it did cost digits
 
 
+@pytest.mark.parametrize("thorough", [False, True])
+def test_draws_whose_differences_the_rotation_loses(thorough):
+    """Two draws at 1e14 that differ by less than its last digit once they are rotated: what is lost is in the bound."""
+    worst = 0.0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        basis = torch.from_numpy(np.linalg.qr(rng.standard_normal((3, 3)))[0])
+        apart = 1e14 * 1.1e-16 * rng.uniform(0.1, 0.6)
+        ones, ridge, degrees = torch.ones(3, dtype=torch.float64), 0.1, 100
+        frame = Frame(basis, 0 * ones, ones, degrees, ridge, 2)
+        query = torch.tensor([[[1e14, apart, 0.0], [1e14, 0.0, -apart]]], dtype=torch.float64)
+        sums = frame.series(query, SPACE, thorough)
+        value = 2 * (apart / 2) ** 2 * 2 / degrees  # S = I and one direction more: its eigenvalue is 1 + this
+        exact = [float(sum(e / (e + ridge) for e in (1, 1, 1 + value)))]
+        exact.append(float(sum((e / (e + ridge)) ** 2 for e in (1, 1, 1 + value))))
+        theirs = thetas_from_sums(*(torch.tensor([v], dtype=torch.float64) for v in exact), 3, degrees)
+        ours = thetas_from_sums(sums.shrunk, sums.shrunk2, 3, degrees)
+        wrong = max(float((a / b - 1).abs()) for a, b in zip(ours, theirs, strict=True))
+        assert wrong <= float(sums.bound) + 1e-12
+        worst = max(worst, wrong)
+    assert worst > 1e-9  # it did lose them
+
+
 def test_less_than_float32_is_not_used_for_products():
     """With bfloat16 products allowed, what would be float32 is float64: the bounds would not hold otherwise."""
     for p, k in ((12, 4), (12, 40)):
@@ -225,7 +248,7 @@ class Watched:
         exact, series = scoring._Engine._exactly, Frame.series
 
         def counted(engine, cloud):
-            self.exactly += len(cloud.difference)
+            self.exactly += len(cloud.difference.unique(dim=0))  # a batch is filled up by repeating
             return exact(engine, cloud)
 
         def ordered(frame, queries, space, thorough=True):

@@ -154,10 +154,12 @@ class Frame:
         xx, bb, bgb, gbgb, g_g, g_1, one_one, mean2 = sums[:, :8].unbind(1)
         unit = _U32 if self._narrow(k) == torch.float32 else _U64
         entry, gram, wide = (k + 8) * unit, (p + 8) * unit, 4 * (p + k + 8) * _U64
-        spread = g_g.sqrt() * (1 + k * k * unit) + gram * total
-        gram1 = gram * (total * one_one.sqrt() + tr1 * spread) + k * k * unit * spread * one_one.sqrt()
         norm = (norm2 + k * mean2).sqrt()  # of the query itself, ‖X‖
-        by_h = wide * norm * (tr1 * self.h_size).sqrt() + (wide * norm).square() * self.h_size
+        lost = wide * norm  # rounding of Y by the rotation, below this times a column norm of the whitening
+        by_h = lost * (tr1 * self.h_size).sqrt() + lost.square() * self.h_size
+        spread = g_g.sqrt() * (1 + k * k * unit) + gram * total
+        spread = spread + lost * (total * self.size).sqrt() + lost.square() * self.size
+        gram1 = gram * (total * one_one.sqrt() + tr1 * spread) + k * k * unit * spread * one_one.sqrt()
         # rounding of Y's entries, of Gram entries and their products, of the products in float64
         tail1, tail2 = entry * tr1 + 2 * gram1 + by_h, 2 * entry * tr12 + 10 * gram1 + 2 * by_h
         if thorough:
@@ -170,7 +172,7 @@ class Frame:
         else:
             largest, least, most = spread, 1 / (1 + spread), 1 / (1 + g_1 / tr1.clamp_min(1e-300))
             low = least * (1 - self.highest) * g_1  # the range of tr HuE²N
-            high = g_1 - torch.maximum(one_one, g_1.square() / g_g.clamp_min(1e-300))
+            high = g_1 - torch.maximum(one_one, g_1 * (g_1 / g_g.clamp_min(1e-300)).clamp(max=1))
             shrunk = self.base + tr1 - g_1 * most
             shrunk2 = self.base2 + 2 * tr12 - (low + high) + one_one * (1 + least.square()) / 2
             tail1 = tail1 + g_1 * (most - least)
@@ -179,7 +181,7 @@ class Frame:
         form = xx - bb + bgb - gbgb + gbgb * rest  # in [0, ρ b'G²b], as what it stands for is
         root = self.size.sqrt()
         shift = (p + k + 8) * _U64 * self.degrees**0.5 * root * (norm / k**0.5 + self.origin_norm)
-        tail_form = largest * gbgb + 3 * gram * total * bb + 2 * (wide * root * norm * bb.sqrt() + shift) * xx.sqrt()
+        tail_form = largest * gbgb + 3 * gram * total * bb + 2 * (lost * root * bb.sqrt() + shift) * xx.sqrt()
         bound = _relative(shrunk, shrunk2, form, tail1, tail2, tail_form, self.degrees)
         return Sums(shrunk, shrunk2, form, torch.where(spread < 0.5, bound, torch.inf), spread, variances)
 

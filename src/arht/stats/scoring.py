@@ -22,6 +22,8 @@ __all__ = ["arht_scores", "arht_stream"]
 
 _FEW_RIDGES = 8
 _KEPT = 128 << 20  # bytes of frames that stay with a reference
+_CHOICES = 16  # ridges that are known without a query, as many stay with it
+_TOGETHER = 1 << 16  # numbers in the matrices of the queries that are answered exactly at a time
 
 
 def arht_scores(
@@ -127,10 +129,10 @@ class _Found:
             torch.cat([part.outcome for part in parts]),
         )
 
-    def put(self, rows: Tensor, other: _Found) -> None:
-        """Overwrite these rows."""
+    def put(self, rows: Tensor, other: _Found, which: Tensor | slice) -> None:
+        """Overwrite these rows by those of the other."""
         for name in ("ridge", "rht", "theta1", "theta2", "outcome"):
-            getattr(self, name)[rows] = getattr(other, name)
+            getattr(self, name)[rows] = getattr(other, name)[which]
 
 
 class _Engine:
@@ -158,10 +160,13 @@ class _Engine:
         self.key = draws, tuple(ridges.tolist())
         self.guess = 0
         if self.use_series:
-            asked = "choice", *self.key, *self.priors[0]
-            known = reference.prepared.get(asked)
+            choices = reference.prepared.setdefault("choices", {})
+            asked = *self.key, *self.priors[0]
+            known = choices.get(asked)
             self.guess = self._choice_without_query() if known is None else known
-            reference.prepared[asked] = self.guess
+            if known is None and len(choices) >= _CHOICES:
+                choices.clear()
+            choices[asked] = self.guess
 
     def block(self, memory: int) -> int:
         """Queries at a time for that many bytes; more than keep the processor busy are no gain."""
@@ -215,10 +220,12 @@ class _Engine:
         for index in sorted(set(wanted[todo & (wanted >= 0)].tolist())):
             self._try(self._series(queries, index), index, found)
         rest = found.rht[:, 0].isnan().nonzero()[:, 0]
-        step = max(1, (256 << 20) // (8 * self.width * (6 * self.draws + 3 * self.width)))
-        for part in rest.split(step):
+        # always as many together, some of them twice: a product's last digits depend on their number
+        together = max(1, min(32, _TOGETHER // (self.width * min(self.width, self.draws))))
+        for part in rest.split(together):
             if len(part):
-                found.put(part, self._exactly(self._cloud(queries[part])))
+                padded = part[torch.arange(together, device=part.device) % len(part)]
+                found.put(part, self._exactly(self._cloud(queries[padded])), slice(len(part)))
         return found
 
     def _series(self, queries: Tensor, index: int) -> Sums:
@@ -245,7 +252,8 @@ class _Engine:
             weights = torch.cat([weight1, weight2, 1 / frame.inverse[:, None]], 1)  # of the trace, last
             found = frame, (weights, *bases), frame.stretch(self.ridges)
             limit = max(2, min(16, _KEPT // (8 * self.width**2)))
-            for old in list(kept)[: max(0, len(kept) + 1 - limit)]:
+            frames = [old for old in list(kept) if old != "choices"]
+            for old in frames[: max(0, len(frames) + 1 - limit)]:
                 kept.pop(old, None)
             kept[key] = found
         return found
@@ -320,7 +328,7 @@ class _Engine:
         found = _Found(self.ridges[best], rht, theta1, theta2, None, outcome)
         worse = (~(magnified.gather(1, best)[:, 0] <= TOLERANCE)).nonzero()[:, 0]
         if len(worse):
-            found.put(worse, self._by_eigenvalues(cloud[worse]))
+            found.put(worse, self._by_eigenvalues(cloud), worse)
         return found
 
     def _by_eigenvalues(self, cloud: Cloud) -> _Found:
