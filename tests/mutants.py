@@ -325,6 +325,12 @@ MUTANTS = [
             "test_perturbation.py::test_no_error_exceeds_its_bound",
         ),
         (
+            "what the rotation loses not in the bound",
+            "(tr1 * self.h_size).sqrt() + lost.square() * self.h_size",
+            "(tr1 * self.h_size).sqrt()",
+            "test_perturbation.py::test_draws_whose_differences_the_rotation_loses",
+        ),
+        (
             "rounding of either sign divided by",
             "clamp_min(1e-300)).clamp(max=largest)",
             "clamp_min(1e-300))",
