@@ -8,7 +8,8 @@ import torch
 
 from arht import Reference, arht_scores
 from arht.stats import scoring
-from arht.stats.perturbation import TOLERANCE, Cloud, Frame, Workspace, _narrow, _radius, dense, low_rank
+from arht.stats.exact import Cloud, dense, low_rank
+from arht.stats.perturbation import TOLERANCE, Frame, Workspace, _narrow, _radius
 from arht.stats.spectrum import thetas_from_sums
 from tests.targets import rows
 

@@ -13,8 +13,7 @@ and what a test needs, at any ridge, is three numbers:
 Where the reference dominates, E is small and each is a short series in it. `Frame` holds what all queries share
 at one ridge, the whitening V D^{-1/2}/√ν above all, so that one matrix product brings a block of queries to Y. The
 first-order terms are computed in float64, what follows, smaller by another ‖E‖, in float32; every query gets a
-bound on the truncated tail and on the rounding. One whose bound is above `TOLERANCE` goes to `low_rank` (exact,
-Woodbury, K < P) or `dense` (exact, eigenvalues).
+bound on the truncated tail and on the rounding. One whose bound is above `TOLERANCE` is answered by `exact`.
 
 The bounds rest on three facts. E is positive semidefinite, so that the series of x'(I + E)⁻¹x and of tr H(I + E)⁻¹
 alternate and the first term left out bounds the rest. For a diagonal H with entries in [0, 1],
@@ -33,7 +32,7 @@ import torch
 
 from arht._shapes import Float, Tensor
 
-__all__ = ["TOLERANCE", "Cloud", "Frame", "Sums", "dense", "low_rank"]
+__all__ = ["TOLERANCE", "Frame", "Sums", "Workspace"]
 
 TOLERANCE = 5e-10
 """Largest relative error bound with which the series is accepted."""
@@ -364,63 +363,3 @@ def _relative(
     of_theta2 = (tail2 + 2 * shrunk * tail1 / degrees) / squares + 4 * of_x
     of_form = torch.where(tail_form > 0, tail_form / form.clamp_min(1e-300), 0.0)
     return torch.maximum(torch.maximum(of_theta1, of_theta2), of_form)
-
-
-@dataclass(frozen=True, slots=True)
-class Cloud:
-    """Queries in the reference's eigenbasis, for the exact ways."""
-
-    eigenvalues: Float[Tensor, " P"]
-    """e: the reference's scatter eigenvalues / ν."""
-    difference: Float[Tensor, "B P"]
-    """d: the query's mean minus the reference's."""
-    draws: Float[Tensor, "B K P"]
-    """U: the draws about their own mean."""
-    degrees: int
-
-    @classmethod
-    def of(cls, queries: Tensor, basis: Tensor, mean: Tensor, eigenvalues: Tensor, degrees: int) -> Cloud:
-        """Rotate queries [B, K, P], each on its own, so that neighbours do not enter."""
-        centred = queries.to(torch.float64) - mean
-        rotated = torch.bmm(centred, basis.expand(len(centred), -1, -1))
-        difference = rotated.mean(1)
-        return cls(eigenvalues, difference, rotated - difference[:, None], degrees)
-
-    def traces(self) -> Float[Tensor, " B"]:
-        """tr S."""
-        return self.draws.square().sum((1, 2)) / self.degrees + self.eigenvalues.sum()
-
-    def __getitem__(self, index: Tensor) -> Cloud:
-        return Cloud(self.eigenvalues, self.difference[index], self.draws[index], self.degrees)
-
-
-def low_rank(cloud: Cloud, ridge: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`shrunk`, `shrunk2`, `form` exactly for any E, by one K × K factorisation a query (Woodbury).
-
-    The terms of `Frame._over_draws` unexpanded. The fourth value is the rounding, relatively, that the
-    subtraction in `form` magnifies.
-    """
-    inverse = 1 / (cloud.eigenvalues + ridge)
-    h, u = ridge * inverse, cloud.eigenvalues * inverse
-    y = cloud.draws * (inverse / cloud.degrees).sqrt()
-    g = y @ y.mT
-    factor = torch.linalg.cholesky(g + torch.eye(g.shape[1], dtype=g.dtype, device=g.device))
-    n1 = torch.cholesky_solve((y * h) @ y.mT, factor)
-    n12 = torch.cholesky_solve((y * (h * u)) @ y.mT, factor)
-    shrunk = u.sum() + n1.diagonal(dim1=1, dim2=2).sum(-1)
-    shrunk2 = u.square().sum() + 2 * n12.diagonal(dim1=1, dim2=2).sum(-1) + (n1 * n1.mT).sum((1, 2))
-    x = inverse.sqrt() * cloud.difference
-    half = torch.linalg.solve_triangular(factor, y @ x[:, :, None], upper=False)[:, :, 0]
-    xx = torch.linalg.vecdot(x, x)
-    form = xx - torch.linalg.vecdot(half, half)
-    magnified = 64 * torch.finfo(torch.float64).eps * xx / form.clamp_min(1e-300)
-    return shrunk, shrunk2, form, torch.where(xx > 0, magnified, 0.0)
-
-
-def dense(cloud: Cloud) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]:
-    """Exact for any query: eigenvalues of S and the squared coordinates of d along its eigenvectors."""
-    s = cloud.draws.mT @ cloud.draws / cloud.degrees
-    s.diagonal(dim1=1, dim2=2).add_(cloud.eigenvalues)
-    values, vectors = torch.linalg.eigh(s)
-    along = (vectors.mT @ cloud.difference[:, :, None])[:, :, 0]
-    return values.flip(-1).clamp_min(0), along.square().flip(-1)

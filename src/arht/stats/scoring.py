@@ -12,8 +12,9 @@ from arht._shapes import Float, Tensor
 from arht.errors import InputError
 from arht.stats._checks import as_draws, as_ridges, restorer
 from arht.stats.adaptive import Priors, as_priors
+from arht.stats.exact import Cloud, dense, low_rank
 from arht.stats.nulls import AsymptoticLaw, Conformal, CubeRoot, NullLaw, Permutation, as_null
-from arht.stats.perturbation import TOLERANCE, Cloud, Frame, Sums, Workspace, dense, low_rank
+from arht.stats.perturbation import TOLERANCE, Frame, Sums, Workspace
 from arht.stats.reference import Reference
 from arht.stats.results import Outcome, PriorResults, TestResult
 from arht.stats.spectrum import Spectrum, population_moments, prior_scores, thetas_from_sums
